@@ -134,8 +134,8 @@ HOSTS = {
     "unshared_twofold": ("conv.unshared.forward.f32x2",), "unshared_inputs_twofold": ("conv.unshared.inputs.f32x2",),
     "unshared_inputs_rows": ("conv.unshared.inputs.rows",),
     **{f"line_{stem}": (f"conv.line.{stem}",) for stem in (
-        "octets", "toeplitz", "channels", "boxes", "dense")},
-    "line_halves": ("conv.line.f16",), "line_twofold": ("conv.line.f32x2",),
+        "toeplitz", "channels", "boxes", "dense")},
+    "line_octets": ("conv.line.vectors",), "line_halves": ("conv.line.f16",), "line_twofold": ("conv.line.f32x2",),
     "depthwise": ("conv.depthwise.depthwise",), "depthwise_rows": ("conv.depthwise.rows",),
     "first_layer": ("conv.image.first_layer",), "to_image": ("conv.image.to_image",),
     "to_image_halves": ("conv.image.to_image_halves",), "grouped_halves": ("conv.grouped.grouped",),

@@ -12,7 +12,7 @@ from numbadnn.kernels.conv.line import boxes as line_boxes
 from numbadnn.kernels.conv.line import dense as line_dense
 from numbadnn.kernels.conv.line import f16 as line_f16
 from numbadnn.kernels.conv.line import f32x2 as line_f32x2
-from numbadnn.kernels.conv.line import octets as line_octets
+from numbadnn.kernels.conv.line import vectors as line_vectors
 from numbadnn.kernels.conv.line.f16 import with_pieces
 from numbadnn.kernels.conv.line.toeplitz import ToeplitzConfig
 from numbadnn.problem import Policy
@@ -27,7 +27,7 @@ F16 = (  # taps four steps apart; odd channels; parts of channels, turns of filt
     ("x={t}:1x40x1x40 w={t}:20x40x1x2 pad=0,0,5,0 dilation=1,5 flip=0", (16, 1, 8, 1, 1)),
     ("x={t}:1x16x1x72 w={t}:20x8x1x2 pad=0,0,99,0 dilation=1,99 groups=2", (16, 2, 8, 1, 1)),
 )
-OCTETS = (  # taps four steps apart, two turns of filters; groups; a line shorter than a block
+VECTORS = (  # taps four steps apart, two turns of filters; groups; a line shorter than a block
     ("x={t}:1x16x1x80 w={t}:20x16x1x3 pad=0,0,8,0 dilation=1,4", (2, 1, 1, 3, 1)),
     ("x={t}:1x32x1x264 w={t}:40x16x1x2 pad=0,0,5,0 dilation=1,5 flip=0 groups=2", (2, 2, 1, 2, 1)),
     ("x={t}:1x32x1x24 w={t}:7x32x1x1 pad=0,0,0,0", (4, 1, 2, 1, 1)),
@@ -61,7 +61,7 @@ def problem_of(text: str, dtype: str) -> ConvProblem:
 
 
 #: files whose implementation has another name
-NAMES = {"f16": "halves", "f32x2": "twofold"}
+NAMES = {"f16": "halves", "f32x2": "twofold", "vectors": "octets"}
 
 
 def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tensor_core") -> bool:
@@ -85,8 +85,8 @@ if __name__ == "__main__":
     done = []
     for text, sizes in F16:
         done += [check(p, kind, with_pieces(p, *sizes)) for t, kind in KINDS for p in [problem_of(text, t)]]
-    for text, sizes in OCTETS:
-        done += [check(problem_of(text, t), kind, line_octets.OctetsConfig(*sizes)) for t, kind in KINDS]
+    for text, sizes in VECTORS:
+        done += [check(problem_of(text, t), kind, line_vectors.VectorsConfig(*sizes)) for t, kind in KINDS]
     for text in TOEPLITZ:
         kinds = (*KINDS, ("float16", "not finite"))
         done += [check(problem_of(text, t), kind, ToeplitzConfig()) for t, kind in kinds]

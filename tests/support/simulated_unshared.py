@@ -138,8 +138,8 @@ def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype:
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 
 
-#: the same of float32 as two float16: sizes, tile, channels, lots of eight of a warp. Rows of y copied 16 bytes at a time and one
-#: by one;
+#: the same of float32 as two float16: sizes, tile, channels, vectors of eight channels of a warp. Rows of y copied 16
+#: bytes at a time and one by one;
 #: filters of a slot missing; tiles past the last row; some channels of a block; strides, groups; pixels nobody reaches
 HALVED: tuple[tuple[str, tuple[int, int], int, int], ...] = (
     ("x={t}:17x8x4x4 w={t}:18x3x4x8x3x3 pad=1,0,1,1 flip=0", (2, 4), 8, 1),

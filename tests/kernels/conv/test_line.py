@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.line import dense as line_dense
 from numbadnn.kernels.conv.line import f16 as line_f16
 from numbadnn.kernels.conv.line import f32x2 as line_f32x2
 from numbadnn.kernels.conv.line import line
-from numbadnn.kernels.conv.line import octets as line_octets
+from numbadnn.kernels.conv.line import vectors as line_vectors
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.execute import execute
@@ -45,9 +45,9 @@ def test_what_tensor_cores_take_fits_shared_memory(c: int, k: int, s: int, d: in
 def test_rows_of_8_channels_fit_shared_memory(c: int, k: int, s: int, d: int) -> None:
     problem = ConvProblem.parse(LINE.format(c=c, k=k, s=s, d=d, past=(s - 1) * d))
     config = first_config(line.MEMBERS, problem, Policy())
-    assert isinstance(config, line_octets.OctetsConfig)
-    assert line_octets.shared_bytes(problem, config) <= line_octets.SHARED_BYTES
-    assert line_octets.plane_of(problem, config) % 128 == 16
+    assert isinstance(config, line_vectors.VectorsConfig)
+    assert line_vectors.shared_bytes(problem, config) <= line_vectors.SHARED_BYTES
+    assert line_vectors.plane_of(problem, config) % 128 == 16
 
 
 @pytest.mark.parametrize(

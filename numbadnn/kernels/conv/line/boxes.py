@@ -23,9 +23,9 @@ THREADS = GROUPS * 128
 #: the thread that asks for boxes, which takes it 250 cycles each, and for how many of them before it cuts filters
 ASKING, FIRST_BOXES = THREADS - LANES, GROUPS
 #: bytes of a box, and of the rows of 8 channels that 64 filters and one empty are at a tap
-BOX_BYTES, OCTET = CHANNELS * BOX * SIZE, (FILTERS + 1) * 16
+BOX_BYTES, VECTOR = CHANNELS * BOX * SIZE, (FILTERS + 1) * 16
 #: from tap to tap
-TAP = CHANNELS // 8 * OCTET
+TAP = CHANNELS // 8 * VECTOR
 #: where in shared memory, behind the boxes' barriers, lie that of filters, what warps find in filters and in boxes, and filters
 COME, EXTREMES_OF_FILTERS, EXTREMES, FIRST = 96, 128, 256, 384
 SHARED_BYTES = 227 * 1024

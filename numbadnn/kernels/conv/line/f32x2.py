@@ -59,7 +59,7 @@ class F32x2Config:
 
     @property
     def pitch(self) -> int:
-        """Rows of an octet of the filters at a tap: one more than there are, so that neighbours meet all banks."""
+        """Rows of a vector of the filters at a tap: one more than there are, so that neighbours meet all banks."""
         return self.filters + 1
 
     @property
@@ -123,7 +123,7 @@ def config_of(problem: ConvProblem) -> F32x2Config | None:
     """Eight warps, so many filters and times each that a block's times are a few kilobytes of each channel."""
     (K, C), S = problem.w.shape[:2], problem.taps[1]
     K //= problem.groups
-    octets = 2 if C <= 16 else 4 if C <= 32 else 8
+    vectors = 2 if C <= 16 else 4 if C <= 32 else 8
     tiles, high, wide, runs = {
         (8, 16): (1, 1, 2, 1),
         (8, 32): (1, 2, 2, 1),
@@ -131,11 +131,11 @@ def config_of(problem: ConvProblem) -> F32x2Config | None:
         (4, 32): (2, 1, 4, 1),
         (2, 16): (1, 1, 4, 2),
         (2, 32): (2, 1, 4, 1),
-    }.get((octets, 16 if K <= 16 else 32 if K <= 32 else 64), (2, 2, 2, 1))
-    run = max(r for r in (1, 2, 4) if r == 1 or (2 * r <= octets and spread_of(C, S, r) >= ENOUGH))
+    }.get((vectors, 16 if K <= 16 else 32 if K <= 32 else 64), (2, 2, 2, 1))
+    run = max(r for r in (1, 2, 4) if r == 1 or (2 * r <= vectors and spread_of(C, S, r) >= ENOUGH))
     times = RUN * runs * wide + halo_of(problem)
-    turns = -(-times * octets // READERS)
-    config = F32x2Config(octets, tiles, high, wide, runs, S, run, turns, 8 * octets == C, bool(whole(problem, 4)))
+    turns = -(-times * vectors // READERS)
+    config = F32x2Config(vectors, tiles, high, wide, runs, S, run, turns, 8 * vectors == C, bool(whole(problem, 4)))
     return config if turns <= MOST_TURNS and config.shared_bytes <= SHARED_BYTES else None
 
 

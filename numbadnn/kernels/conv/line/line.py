@@ -12,7 +12,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around, one_launch
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line import boxes, channels, dense, f16, f32x2, octets, plain, toeplitz
+from numbadnn.kernels.conv.line import boxes, channels, dense, f16, f32x2, plain, toeplitz, vectors
 from numbadnn.kernels.conv.members import Member, register_members
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -67,8 +67,8 @@ def _f32x2(problem: ConvProblem, config: Any) -> float:
 #: name, what finds a configuration, what plans it, estimate, what it takes; where no level stands: ieee, run_to_run
 MEMBERS = (
     # 16-bit lines on tensor cores
-    Member("numba.line_octets", OPS, octets.heuristic, _on_tensor_cores(octets), _time(4, 2.5e6, 1.5e8),
-           "16-bit lines of a few channels in octets", "tensor_core"),
+    Member("numba.line_octets", OPS, vectors.heuristic, _on_tensor_cores(vectors), _time(4, 2.5e6, 1.5e8),
+           "16-bit lines of a few channels in vectors of eight", "tensor_core"),
     Member("numba.line_halves", OPS, f16.heuristic, _on_tensor_cores(f16), _time(5, 2.2e6, 1.5e8),
            "16-bit lines of many channels", "tensor_core"),
     Member("numba.line_toeplitz", OPS, toeplitz.heuristic, _on_tensor_cores(toeplitz), _time(3, 3.0e6, 1e18),
@@ -94,7 +94,7 @@ def _belongs(problem: ConvProblem) -> bool:
 
 def kernels() -> Iterator[Kernel]:
     """A representative set of all members' kernels."""
-    for module in (plain, boxes, channels, dense, f16, octets, toeplitz, f32x2):
+    for module in (plain, boxes, channels, dense, f16, vectors, toeplitz, f32x2):
         yield from module.kernels()
 
 

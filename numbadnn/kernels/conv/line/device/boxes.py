@@ -7,12 +7,12 @@ it by itself. They multiply by turns, so that one's cutting and storing goes on 
     largest of the box: the scale | cut, in its place | multiply: filters (rows) by times (columns) | scale back, in its place,
     store as a box
 
-    box, brought   channel 0: 64 times    cut   octet 0 of channels, h1: 8 channels of time 0, of time 1 ...
-                   channel 1: 64 times          octet 1 ...                                    then h2, the same
+    box, brought   channel 0: 64 times    cut   vector 0 of channels, h1: 8 channels of time 0, of time 1 ...
+                   channel 1: 64 times          vector 1 ...                                    then h2, the same
                    ...
 
-Eight times of an octet, wherever they begin, are 128 bytes one behind the other, as wgmma takes them: so a tap is as many rows
-further on, whatever the dilation. Filters lie in rows of 8 channels, too: [half][tap][octet][filter].
+Eight times of a vector, wherever they begin, are 128 bytes one behind the other, as wgmma takes them: so a tap is as many rows
+further on, whatever the dilation. Filters lie in rows of 8 channels, too: [half][tap][vector][filter].
 
 Times that have numbers too small for their scale, or one that is not finite, say so, as filters do; then a warp looks which of
 its results these concern, and computes them anew as plain sums (``device/f32x2_plain.py``).
@@ -33,8 +33,8 @@ from numbadnn.kernels.conv.line.boxes import (
     FIRST_BOXES,
     GROUPS,
     MOST_BOXES,
-    OCTET,
     TAP,
+    VECTOR,
     BoxesConfig,
 )
 from numbadnn.kernels.conv.line.device.boxes_cut import boxes, filters
@@ -48,9 +48,9 @@ from numbadnn.kernels.lang.scaled_halves import APART
 from numbadnn.kernels.lang.words import in_turn
 
 
-def _descriptor(octet: int) -> int:
-    """The constant half of a matrix descriptor, without swizzle: bytes from octet to octet, and from 8 rows to the next."""
-    return (128 >> 4) << 32 | (octet >> 4) << 16
+def _descriptor(vector: int) -> int:
+    """The constant half of a matrix descriptor, without swizzle: bytes from vector to vector, and from 8 rows to the next."""
+    return (128 >> 4) << 32 | (vector >> 4) << 16
 
 
 def _multiply(config: BoxesConfig) -> Callable[..., None]:
@@ -59,7 +59,7 @@ def _multiply(config: BoxesConfig) -> Callable[..., None]:
     The sums are the total, a run's, and those of mixed products: of these some follow every run, and are multiplied while its
     sums are added.
     """
-    span, count, octet_pair = config.span, config.span // 2, 2 * BOX
+    span, count, vector_pair = config.span, config.span // 2, 2 * BOX
     half, half_box = config.filters >> 4, BOX_BYTES // 2 >> 4
     begin, end, wait_one, wait = hopper.wgmma_fence, hopper.wgmma_commit, hopper.wgmma_wait(1), hopper.wgmma_wait(0)
     chunks = [(s, c) for s in range(config.taps) for c in range(CHANNELS // 16)]
@@ -67,7 +67,7 @@ def _multiply(config: BoxesConfig) -> Callable[..., None]:
 
     def product_of(chunk: tuple[int, int], to: int, fresh: bool, w_half: int, x_half: int) -> Callable[..., None]:
         product, (s, c) = hopper.wgmma("float16", span, True, True, to * count, fresh), chunk
-        of_filters, of_box = ((s * TAP + 2 * c * OCTET) >> 4) + w_half * half, c * octet_pair + x_half * half_box
+        of_filters, of_box = ((s * TAP + 2 * c * VECTOR) >> 4) + w_half * half, c * vector_pair + x_half * half_box
 
         @device
         def multiply_chunk(sums, a, b, rows):
@@ -137,7 +137,7 @@ def forward(config: BoxesConfig) -> Callable[..., None]:
     start, copy_box, copy_bytes, fence = hopper.shared_start, hopper.copy_box, hopper.copy_stretch, hopper.fence_shared
     meet, commit, wait_read, wait_stored = hopper.meet, hopper.commit_boxes, hopper.wait_boxes(0), hopper.wait_stored
     my_turn, next_turn = meet_of(256), arrive_of(256)
-    of_filters, of_box, bytes_of_filter = _descriptor(OCTET), _descriptor(BOX * 16), CHANNELS * config.taps * SIZE
+    of_filters, of_box, bytes_of_filter = _descriptor(VECTOR), _descriptor(BOX * 16), CHANNELS * config.taps * SIZE
 
     @device
     def ask(base, map_x, slot, tile, tiles, by_tiles, channel):

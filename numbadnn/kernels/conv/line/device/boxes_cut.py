@@ -10,9 +10,9 @@ from numbadnn.kernels.conv.line.boxes import (
     EXTREMES,
     EXTREMES_OF_FILTERS,
     FIRST,
-    OCTET,
     TAP,
     THREADS,
+    VECTOR,
     BoxesConfig,
 )
 from numbadnn.kernels.conv.line.f32x2 import LANES, SIZE
@@ -56,7 +56,7 @@ def _put_row(at: int) -> Callable[..., None]:
 def boxes() -> Callable[..., tuple[float, int]]:
     """``cut(base, place, group, warp, lane, spread) -> (inverse of the scale, limit)``: a group's box, in its place.
 
-    A warp has two octets of channels, a lane two times of these.
+    A warp has two vectors of channels, a lane two times of these.
     """
     load, load_words, keep, number = hopper.load_word, hopper.load_words, hopper.keep_word, hopper.as_float
     meet, fence, largest = hopper.meet, hopper.fence_shared, _largest(32)
@@ -143,14 +143,14 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
     def cut(base, w, come, packed, K, C, spread, strides):
         held = cuda.local.array(count, WORD)
         thread = i32(cuda.threadIdx.x)
-        f, octet = i32(thread >> 3), i32(thread & 7)
+        f, vector = i32(thread >> 3), i32(thread & 7)
         if packed != 0:
             wait(come, u32(0))
             look_all(held, u32(base + u32(FIRST) + u32(thread * (8 * taps * SIZE))), f < K, 0)
         else:
-            c = min(i32(8 * octet), i32(C - 1))
+            c = min(i32(8 * vector), i32(C - 1))
             row = w + (i64(min(f, i32(K - 1))) * strides[0] + c * strides[1]) * SIZE
-            ask_all(held, row, i32(C - 1 - 8 * octet), strides)
+            ask_all(held, row, i32(C - 1 - 8 * vector), strides)
         top, low = largest(held)
         at = u32(base + u32(EXTREMES_OF_FILTERS))
         if thread & (LANES - 1) == 0:
@@ -161,7 +161,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
             found = load_words(u32(at + u32(16 * i)))
             top, low = max(top, max(i32(found[0]), i32(found[2]))), max(low, max(i32(found[1]), i32(found[3])))
         scale, inverse, limit = common_scale(top, low, spread)
-        to, step = i32(base + u32(FIRST) + u32(octet * OCTET + f * 16)), i32(TAP)
+        to, step = i32(base + u32(FIRST) + u32(vector * VECTOR + f * 16)), i32(TAP)
         if packed < 0:
             to, step = i32(to + (taps - 1) * TAP), i32(-TAP)
         put_all(held, to, step, scale)

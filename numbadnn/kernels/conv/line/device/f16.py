@@ -150,10 +150,10 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
         group = i32(u32(part) // u32(blocks_of_filters))
         k0 = i32((part - group * blocks_of_filters) * filters)
         chunks = i32((C + 15) // 16)
-        lot = chunks if whole else min(chunks, i32(pairs // 8))
+        at_once = chunks if whole else min(chunks, i32(pairs // 8))
         stage = i32(chunks * S * (tiles * 128))
         across = i32(quarter // 2)
-        number = i32(lot * 8 * across)
+        number = i32(at_once * 8 * across)
         first = x + i64(group * C) * x_strides[1] * SIZE
         n = i32(u32(begin) // u32(blocks))
         t0 = i32((begin - n * blocks) * span)
@@ -166,21 +166,21 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
             t0 = i32((work - n * blocks) * span)
             for i in range(sums):
                 total[i] = f32(0)
-            for chunk in range(0, chunks, lot):
+            for chunk in range(0, chunks, at_once):
                 put_all(shared, stage, row, quarter, held, t0, i32(chunk * 16), number, across, halo, C, Q)
                 cuda.syncthreads()
                 # what is next, the line's next channels or other times, is asked for before these are multiplied
-                more = chunk + lot < chunks
+                more = chunk + at_once < chunks
                 following = i32(work) if more else i32(work + lanes)
                 if following < N * blocks:
                     m = i32(u32(following) // u32(blocks))
                     line = first + i64(m) * x_strides[0] * SIZE
-                    c0 = i32((chunk + lot) * 16) if more else i32(0)
+                    c0 = i32((chunk + at_once) * 16) if more else i32(0)
                     ask_all(
                         held, line, i32((following - m * blocks) * span), c0, number, across, halo, C, Q, x_strides[1]
                     )
                 own = i32(stage + (lane & 3) * row + (lane >> 2) + warp * (runs * RUN // 4))
-                table, count = i32(lane * 4 + chunk * S * (tiles * 128)), min(lot, i32(chunks - chunk))
+                table, count = i32(lane * 4 + chunk * S * (tiles * 128)), min(at_once, i32(chunks - chunk))
                 multiply(total, a, b, shared, table, own, i32(8 * halo - past), count, S, dilation, row, quarter)
                 cuda.syncthreads()
             for run in range(runs):

@@ -6,13 +6,13 @@ Four warps read lines and cut them, two sets of warps multiply, a stage each by 
     set 0      cut filters, once      | stage 0: taps, write                | stage 2: taps, write | ...
     set 1      the same                      | stage 1: taps, write                | stage 3 ...
 
-    stage      h1   row of time t0: octet 0 (c0 ... c7), octet 1 ...      h2   the same
+    stage      h1   row of time t0: vector 0 (c0 ... c7), vector 1 ...      h2   the same
                     row of time t1: ...
 
-A row's octets are 16 bytes each; a tap is so many rows further on, whatever the dilation. The columns of two products are such
+A row's vectors are 16 bytes each; a tap is so many rows further on, whatever the dilation. The columns of two products are such
 times that a lane has 4 neighbouring times of a filter in the end: column n of the j-th is time 4 * (n / 2) + 2 * j + n % 2. So
-that eight lanes meet all banks at every tap, time 8a + 4b + 2c + d of 16 is row 8c + 4a + 2b + d, and a row's octets lie at other
-places from row to row. Filters lie in shared memory in rows of 8 channels too, [octet][tap][filter].
+that eight lanes meet all banks at every tap, time 8a + 4b + 2c + d of 16 is row 8c + 4a + 2b + d, and a row's vectors lie
+at other places from row to row. Filters lie in shared memory in rows of 8 channels too, [vector][tap][filter].
 
 Times that have numbers too small for their scale, or one that is not finite, say so, as filters do; then a warp looks which of
 its results these concern, and computes them anew as plain sums (``device/f32x2_plain.py``).
@@ -51,10 +51,10 @@ FLOAT = ELEMENT["float32"]
 
 def _multiply(config: F32x2Config) -> Callable[..., None]:
     """``multiply(total, words, shared16, at)``: at = the stage, a lane's first time, from tap to tap, where its filters lie,
-    which octet of two it takes."""
-    octets, taps, tiles, pitch, plane = config.octets, config.taps, config.tiles, config.pitch, config.plane
+    which vector of two it takes."""
+    vectors, taps, tiles, pitch, plane = config.octets, config.taps, config.tiles, config.pitch, config.plane
     groups, half, other = 2 * config.runs, config.filter_bytes, 16 * config.runs * config.tiles
-    look, multiply_add, key = load_matrices(False), product("float16", 16), key_of(octets)
+    look, multiply_add, key = load_matrices(False), product("float16", 16), key_of(vectors)
     sums, run, many = 8 * tiles, config.run, 8 * tiles * groups
 
     def turn(s: int) -> Callable[..., None]:
@@ -65,17 +65,17 @@ def _multiply(config: F32x2Config) -> Callable[..., None]:
                 fresh[i] = f32(0)
             time = i32(at[1] + s * at[2])
             row = i32((time & ~15) | (time & 1) | ((time >> 1) & 6) | ((time << 2) & 8))
-            start = i32(at[0] + row * (octets * ROW))
+            start = i32(at[0] + row * (vectors * ROW))
             first = i32((at[4] ^ key(row)) * ROW)
-            for chunk in range(octets // 2):
+            for chunk in range(vectors // 2):
                 for m in range(tiles):
                     of = ((2 * chunk * taps + s) * pitch + m * 16) * ROW
                     look(words, i32(8 + 8 * m), shared16, i32(at[3] + of))
                     look(words, i32(12 + 8 * m), shared16, i32(at[3] + half + of))
                 place = i32(start + (first ^ (chunk * 2 * ROW)))
                 for g in range(groups):
-                    look(words, i32(0), shared16, i32(place + g * (16 * octets * ROW)))
-                    look(words, i32(4), shared16, i32(place + plane + g * (16 * octets * ROW)))
+                    look(words, i32(0), shared16, i32(place + g * (16 * vectors * ROW)))
+                    look(words, i32(4), shared16, i32(place + plane + g * (16 * vectors * ROW)))
                     for i in range(sums):
                         fresh[g * sums + i] = f32(0) if chunk % run == 0 else fresh[g * sums + i]
                     for m in range(tiles):

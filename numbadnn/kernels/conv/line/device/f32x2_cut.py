@@ -34,24 +34,24 @@ from numbadnn.kernels.lang.words import in_turn, write_at
 FULL, EMPTY, OF_READERS, OF_MULTIPLIERS = 1, 1 + STAGES, 1 + 2 * STAGES, 2 + 2 * STAGES
 
 
-def key_of(octets: int) -> Callable[..., int]:
-    """``key(row)``: what a row's octets have their places changed by, so that 8 rows from a multiple of 8 on meet all banks."""
-    shift = {8: 0, 4: 1, 2: 2}[octets]
+def key_of(vectors: int) -> Callable[..., int]:
+    """``key(row)``: what a row's vectors have their places changed by, so that 8 rows from a multiple of 8 on meet all banks."""
+    shift = {8: 0, 4: 1, 2: 2}[vectors]
 
     @device
     def key(row):
-        return i32((row >> shift) & (octets - 1))
+        return i32((row >> shift) & (vectors - 1))
 
     return key
 
 
 def readers(config: F32x2Config) -> Callable[..., None]:
     """``read(shared, stages, line, ...)``: what a reader does with all blocks of times."""
-    octets, turns, full, span, plane = config.octets, config.turns, config.full, config.span, config.plane
+    vectors, turns, full, span, plane = config.octets, config.turns, config.full, config.span, config.plane
     before, warps, of_stage = config.multipliers, READERS // LANES, config.multipliers // SETS + READERS
-    hop, count, step = READERS // octets, 8 * config.turns, READERS * ROW
+    hop, count, step = READERS // vectors, 8 * config.turns, READERS * ROW
     last_turn = turns - 1
-    bits, write, key = load_bits(SIZE), write_at("int32", 4), key_of(octets)
+    bits, write, key = load_bits(SIZE), write_at("int32", 4), key_of(vectors)
     meet, wait, tell = meet_of(READERS), meet_of(of_stage), arrive_of(of_stage)
 
     @device
@@ -116,12 +116,12 @@ def readers(config: F32x2Config) -> Callable[..., None]:
         held, coming = cuda.local.array(count, WORD), cuda.local.array(count, WORD)
         thread = i32(i32(cuda.threadIdx.x) - before)
         q, half = i32(thread & 15), i32(thread >> 4)
-        o, unit = i32(half & (octets - 1)), i32(half // octets)
+        o, unit = i32(half & (vectors - 1)), i32(half // vectors)
         c0 = min(i32(8 * o), i32(C - 1))
         own = line + c0 * strides[1] * SIZE
         # the time of the q-th row of sixteen
         first = i32(unit * 16 + (q & 1) + ((q >> 2) & 2) + ((q << 1) & 12) - halo)
-        place = i32((unit * 16 + q) * (octets * ROW) + (o ^ key(q)) * ROW)
+        place = i32((unit * 16 + q) * (vectors * ROW) + (o ^ key(q)) * ROW)
         whole = unit * 16 + last_turn * hop < halo + span  # whether there are as many rows
         how = (strides[1] * SIZE, i32(C - 1 - c0), i32(C - 8 * o), whole)
         work = i32(cuda.blockIdx.x)
@@ -171,8 +171,8 @@ def filters(config: F32x2Config) -> Callable[..., None]:
     A warp has one of several at a time, a lane two neighbouring channels of a tap, which are a word of each half. Of filters that
     are not there the last has the place.
     """
-    octets, taps, pitch, full = config.octets, config.taps, config.pitch, config.full
-    pairs, warps, half, bits = 4 * octets * taps, config.multipliers // LANES, config.filter_bytes, load_bits(SIZE)
+    vectors, taps, pitch, full = config.octets, config.taps, config.pitch, config.full
+    pairs, warps, half, bits = 4 * vectors * taps, config.multipliers // LANES, config.filter_bytes, load_bits(SIZE)
     turns, number = -(-pairs // LANES), config.filters // warps
     held, both = 2 * turns * number, 2 * turns
     meet, write = meet_of(config.multipliers), write_at("int32", 1)

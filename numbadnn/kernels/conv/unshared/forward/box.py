@@ -14,8 +14,8 @@ from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
 from numbadnn.kernels.conv.unshared.parts.tile import (
     HOPPER,
     capability_of,
+    channel_counts,
     free_order,
-    lots_of,
     places_of,
     seen_of,
     vector,
@@ -88,7 +88,7 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     filters = 4 if few or K <= 4 else min(most, 8 if K <= 8 else 16)
     found = []
     for places in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
-        for channels in lots_of(C):
+        for channels in channel_counts(C):
             vec, warps = vector(problem, channels, 4), places * max(1, round(MOST_WARPS / places))
             config = BoxConfig(images, filters, places, warps, vec, 1, 2, channels == C, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:

@@ -139,21 +139,21 @@ def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
     Of several tiles what the next one needs is to come while one is multiplied: then a tile has several boxes, and the place of
     the first is free before its end. Of one tile all boxes have a place, and the first is multiplied while the others come.
     """
-    lots = [c for c in range(C, 0, -1) if C % c == 0]
+    counts = [c for c in range(C, 0, -1) if C % c == 0]
     if tiles > MULTIPROCESSORS:
-        yield from ((c, depth, boxes) for depth in (3, 2) for boxes in (2, 3) for c in lots if c * boxes <= C)
+        yield from ((c, depth, boxes) for depth in (3, 2) for boxes in (2, 3) for c in counts if c * boxes <= C)
     else:
-        yield from ((c, depth, BOXES) for depth in (3, 2) for c in lots if c * BOXES == C)
-    for c, depth, boxes in itertools.product(lots, (3, 2), (3, 2)):
+        yield from ((c, depth, BOXES) for depth in (3, 2) for c in counts if c * BOXES == C)
+    for c, depth, boxes in itertools.product(counts, (3, 2), (3, 2)):
         yield c, depth, min(boxes, C // c)
 
 
 def _passes(problem: ConvProblem, config: F32x2Config) -> bool:
     """Whether shared memory and a copy hold it, and all boxes that a slot's terms lie in may be there at once."""
-    lot = config.channels * math.prod(problem.taps)
-    if config.splits > 1 and lot <= PIECE:
+    box_terms = config.channels * math.prod(problem.taps)
+    if config.splits > 1 and box_terms <= PIECE:
         return False  # a warp would leave boxes of the others' terms that it has not awaited
-    touched = (PIECE - 2) // lot + 2
+    touched = (PIECE - 2) // box_terms + 2
     if config.boxes < min(touched, problem.w.shape[3] // config.channels):
         return False
     if shared_bytes(problem, config) > LARGEST_ROOM:

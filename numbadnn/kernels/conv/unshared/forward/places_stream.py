@@ -68,7 +68,7 @@ def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
 
 
 def images_of(problem: ConvProblem, policy: Policy) -> int:
-    """Images that have a place, whole eights; 0 where they or the options keep this from doing it."""
+    """Images that have a place, whole vectors of eight; 0 where they or the options keep this from doing it."""
     w, N = problem.w, problem.x.shape[0]
     if not takes(problem, policy, "forward", 2) or not on_hopper(policy):
         return 0

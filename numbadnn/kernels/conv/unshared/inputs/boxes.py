@@ -18,7 +18,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
-from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCESSORS, BoxesConfig, lot_of
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCESSORS, BoxesConfig, vector_width
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
@@ -67,7 +67,7 @@ def turns_of(problem: ConvProblem, vec: int, channels: int, own: int) -> int:
 
 def shared_bytes(config: BoxesConfig, acc: str) -> int:
     """Of a block."""
-    padded = config.cells // config.vec * (config.vec * config.images + lot_of(config.images, acc))
+    padded = config.cells // config.vec * (config.vec * config.images + vector_width(config.images, acc))
     return (padded + config.depth * config.images) * ITEMSIZE[acc] + config.terms * 4
 
 
@@ -102,12 +102,12 @@ def candidates(problem: ConvProblem, acc: str) -> list[tuple[float, BoxesConfig]
     """(estimated microseconds, configuration) of all that fit."""
     (P, Q), C, N = problem.y.shape[2:], problem.w.shape[3], problem.x.shape[0]
     most = 16 if acc == "float32" else 8
-    lots = sorted({-(-C // parts) for parts in (1, 2, 4, 8, 16, C)} | {c for c in (4, 8, 16) if c < C})
+    counts = sorted({-(-C // parts) for parts in (1, 2, 4, 8, 16, C)} | {c for c in (4, 8, 16) if c < C})
     found: list[tuple[float, BoxesConfig]] = []
     images = min(most, 1 << (N - 1).bit_length())
     tiles = [(p, q) for p in (1, 2, 4) for q in TILES if p <= P and q <= Q and p * q <= 16]
     while images and (not found or images >= 8):
-        for channels in lots:
+        for channels in counts:
             for tile, own in itertools.product(tiles, sorted({-(-channels // warps) for warps in (1, 2, 3, 4, 6, 8)})):
                 config = _config(problem, acc, images, vector(problem, problem.w.shape[3], 4), tile, channels, own)
                 if config:
@@ -148,18 +148,18 @@ def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
     return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
 
 
-def collect_kernel(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Kernel:
-    """A thread has ``parts`` times ``lot`` images, 1 or 2, and loads of ``ahead`` boxes under way, 4 or 6."""
+def collect_kernel(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Kernel:
+    """A thread has ``parts`` times ``width`` images, 1 or 2, and loads of ``ahead`` boxes under way, 4 or 6."""
 
     def build() -> Callable[..., None]:
         from numbadnn.kernels.conv.unshared.inputs.device import collect
 
-        return collect.collect(dtype, acc, lot, parts, ahead)
+        return collect.collect(dtype, acc, width, parts, ahead)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr ptr i32 i32 i32 i32 {'i32*2 ' * 5}{'i64*2 ' * 5}i64*4 {real} {real}"
     return Kernel(
-        f"unshared collect {dtype} {acc} {lot} {parts} {ahead}",
+        f"unshared collect {dtype} {acc} {width} {parts} {ahead}",
         parameters,
         build,
         COLLECTORS,
@@ -177,7 +177,9 @@ def kernels() -> Iterator[Kernel]:
     ):
         yield boxes_kernel(dtype, "float32", config)
         if config.images != 16:
-            yield collect_kernel(dtype, "float32", lot_of(config.images, "float32"), 2 if config.images == 8 else 1, 6)
+            yield collect_kernel(
+                dtype, "float32", vector_width(config.images, "float32"), 2 if config.images == 8 else 1, 6
+            )
 
 
 # ---- plans
@@ -206,14 +208,14 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
     assert chosen is not None  # supports asked
     N, chunk_bytes = problem.x.shape[0], space_bytes(problem, chosen, acc)
     chunks = min(-(-N // chosen.images), max(1, policy.workspace_limit // chunk_bytes))
-    lot = lot_of(chosen.images, acc)
+    width = vector_width(chosen.images, acc)
     first = boxes_kernel(dtype, acc, chosen)
     block, steps = (LANES * chosen.warps, 1, 1), []
     for start in range(0, N, chunks * chosen.images):
         now = min(chunks, -(-(N - start) // chosen.images))
         scalars, grid = _boxes_arguments(problem, chosen, now, start)
         steps.append((first.prepare(device, grid, block, scalars), "y w space"))
-        added = collecting(problem, acc, device, chosen.tile, start, now * chosen.images, lot)
+        added = collecting(problem, acc, device, chosen.tile, start, now * chosen.images, width)
         steps.append((added, "space x"))
     direct = sequence("y w x space", steps)
 
@@ -239,21 +241,21 @@ def _boxes_arguments(
 
 
 def collecting(
-    problem: ConvProblem, acc: str, device: int, tile: tuple[int, int], start: int, slots: int, lot: int
+    problem: ConvProblem, acc: str, device: int, tile: tuple[int, int], start: int, slots: int, width: int
 ) -> Any:
     """The second kernel, ready for the images from ``start`` on of boxes that have ``slots``."""
     N, C, H, W = problem.x.shape
     down, right = (t * step for t, step in zip(tile, problem.stride, strict=True))
-    parts = 2 if slots >= 4 * lot and slots % (2 * lot) == 0 else 1
+    parts = 2 if slots >= 4 * width and slots % (2 * width) == 0 else 1
     scalars = (
         *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
         *(tuple(low for low, _ in problem.padding), seen_of(problem, tile)),
-        *(reciprocal(divisor) for divisor in (slots // (parts * lot), W, H, down, right)),
+        *(reciprocal(divisor) for divisor in (slots // (parts * width), W, H, down, right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     boxes = math.prod(-(-seen // move) for seen, move in zip(seen_of(problem, tile), (down, right), strict=True))
-    collect = collect_kernel(problem.x.dtype, acc, lot, parts, 4 if boxes <= 4 else 6)
-    grid = (-(-(slots // (parts * lot) * C * H * W) // COLLECTORS), 1, 1)
+    collect = collect_kernel(problem.x.dtype, acc, width, parts, 4 if boxes <= 4 else 6)
+    grid = (-(-(slots // (parts * width) * C * H * W) // COLLECTORS), 1, 1)
     return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
 
 

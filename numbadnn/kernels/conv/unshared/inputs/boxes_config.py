@@ -29,6 +29,6 @@ class BoxesConfig:
     own: int = 1
 
 
-def lot_of(images: int, acc: str) -> int:
+def vector_width(images: int, acc: str) -> int:
     """Images of one access of 16 bytes."""
     return min(images, 16 // ITEMSIZE[acc])

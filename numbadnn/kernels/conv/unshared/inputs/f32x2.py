@@ -91,24 +91,24 @@ def candidates(problem: ConvProblem) -> list[tuple[float, InputsF32x2Config]]:
         for places in (n for n in range(1, min(Q, MOST_WARPS) + 1) if Q % n == 0):
             beside = Q // places * problem.groups * -(-C // channels)
             for rows in {min(P, -(-P * beside // (MULTIPROCESSORS * waves))) for waves in (1, 2, 3)}:
-                tried = (configured(problem, (rows, places), channels, lots) for lots in (1, 2))
+                tried = (configured(problem, (rows, places), channels, vectors) for vectors in (1, 2))
                 found += [(rank(problem, config), config) for config in tried if config]
     return found
 
 
 def configured(
-    problem: ConvProblem, tile: tuple[int, int], channels: int, lots: int, depth: int = 0
+    problem: ConvProblem, tile: tuple[int, int], channels: int, vectors: int, depth: int = 0
 ) -> InputsF32x2Config | None:
     """With as many slots as fit, if not said how many."""
     images, K = max(16, 1 << (problem.x.shape[0] - 1).bit_length()), problem.w.shape[0] // problem.groups
-    warps = seen_of(problem, tile)[1] * -(-channels // (EIGHT * lots))
+    warps = seen_of(problem, tile)[1] * -(-channels // (EIGHT * vectors))
     taps, stride, y = (problem.taps[0], problem.taps[1]), (problem.stride[0], problem.stride[1]), problem.y
     rows = y.aligned and y.strides[3] == 1 and not any(s % 4 for s in (*y.strides[:3], tile[1]))
-    shape = (bool(problem.flip), K % PIECE > 0, lots, tile[1], 4 if rows else 1, CHUNKS, tile[0], channels)
+    shape = (bool(problem.flip), K % PIECE > 0, vectors, tile[1], 4 if rows else 1, CHUNKS, tile[0], channels)
     config = InputsF32x2Config(images, warps, taps, stride, 0, *shape)
     slot = PIECE * pitch_of(problem, channels)
     depth = depth or min(MOST_DEPTH, (LARGEST_ROOM - shared_bytes(problem, config)) // slot)
-    fits = warps <= MOST_WARPS and taps[0] * lots * config.of_lot + OTHERS <= min(config.registers, config.begun)
+    fits = warps <= MOST_WARPS and taps[0] * vectors * config.of_vector + OTHERS <= min(config.registers, config.begun)
     return replace(config, depth=depth) if fits and depth >= LEAST_DEPTH else None
 
 

@@ -14,7 +14,7 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     LANES,
     LARGE,
     LINE,
-    LOT,
+    WIDTH,
     InputsF32x2Config,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import seen_of
@@ -67,7 +67,7 @@ def collect_kernel(images: int, ahead: int) -> Kernel:
         + "i64*2 " * 4
         + "i64*4 i64*4 i64*3 f32 f32"
     )
-    threads = LANES * images // LOT
+    threads = LANES * images // WIDTH
     return Kernel(
         f"unshared inputs twofold collect {images} {ahead}", parameters, build, threads, 1024 // threads, True
     )
@@ -76,7 +76,7 @@ def collect_kernel(images: int, ahead: int) -> Kernel:
 def collecting_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Any:
     """The launch that adds boxes."""
     (N, C, H, W), w, box = problem.x.shape, problem.w, box_of(problem, config)
-    threads = LANES * config.images // LOT
+    threads = LANES * config.images // WIDTH
     boxes = most_boxes(problem, config)
     ahead = next((n for n in AHEAD_OF_SUMS if boxes <= n), AHEAD_OF_SUMS[-1])
     most = -(-boxes // ahead) * ahead

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
 #: images of an access of what adds boxes, accesses under way, channels of a block of it at most: fewer where that leaves fewer
 #: threads than so many
-LOT, AHEAD_OF_SUMS, COLLECTED, COLLECTORS = 4, (4, 6), 8, 120_000
+WIDTH, AHEAD_OF_SUMS, COLLECTED, COLLECTORS = 4, (4, 6), 8, 120_000
 #: bytes of a line of the L2 cache; of boxes, from which on saying that they have been read saves more than it costs
 LINE, LARGE = 128, 24 << 20
-#: float16 parts of a number; warps that cut y, of four that multiply nothing; lots of y that each has under way
+#: float16 parts of a number; warps that cut y, of four that multiply nothing; steps of y that each has under way
 PARTS, FILLERS, AHEAD = 2, 2, 3
 #: places of the ring and of y's rows: 16 at most, each has two barriers in front of the ring
 MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 4
@@ -63,7 +63,7 @@ class InputsF32x2Config:
         return 512 * 4 // (self.padded + 4) // 8 * 8
 
     @property
-    def of_lot(self) -> int:
+    def of_vector(self) -> int:
         """Sums of a thread for a pixel of eight channels."""
         return 4 * self.tiles
 
@@ -78,7 +78,7 @@ class InputsF32x2Config:
 
     @property
     def raw_bytes(self) -> int:
-        """Of a lot of y: a lane has two images and four filters."""
+        """Of a step of y: a lane has two images and four filters."""
         return 8 * LANES * self.places * 4
 
     @property

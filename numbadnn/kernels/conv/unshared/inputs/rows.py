@@ -17,7 +17,7 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.inputs.boxes import COLLECTORS, collecting
-from numbadnn.kernels.conv.unshared.inputs.boxes_config import lot_of
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import vector_width
 from numbadnn.kernels.conv.unshared.inputs.rows_config import candidates
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     RowsConfig,
@@ -71,7 +71,7 @@ def kernel(dtype: str, config: RowsConfig) -> Kernel:
 
 def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable:
     """Two launches, the second of which starts before the first has ended, and waits for it; one before them turns y."""
-    dtype, device, w, lot = problem.x.dtype, policy.device, problem.w, lot_of(config.kept, "float32")
+    dtype, device, w, width = problem.x.dtype, policy.device, problem.w, vector_width(config.kept, "float32")
     N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
     first = kernel(dtype, config)
     y_strides = transposed.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides
@@ -83,7 +83,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
     added = (
-        collecting(problem, "float32", device, config.tile, 0, config.kept, lot)
+        collecting(problem, "float32", device, config.tile, 0, config.kept, width)
         if config.own
         else _collecting(problem, config, device)
     )
@@ -115,11 +115,11 @@ def _collecting(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
     (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
     (down, right), places, count = problem.stride, config.places, math.prod(config.tile)
     slices, tiles, seen = -(-C // config.channels), tiles_of(problem, config.tile), seen_of(problem, config.tile)
-    units = problem.groups * slices * config.lots
+    units = problem.groups * slices * config.vectors
     scalars = (
-        *(N, C, config.channels, slices, config.lots, units, count, places, problem.stride, (H, W), tiles),
+        *(N, C, config.channels, slices, config.vectors, units, count, places, problem.stride, (H, W), tiles),
         *(tuple(low for low, _ in problem.padding), seen),
-        *(reciprocal(n) for n in (W, H, config.lots, slices, count, places, down, places * right)),
+        *(reciprocal(n) for n in (W, H, config.vectors, slices, count, places, down, places * right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     boxes = -(-seen[0] // (config.rows * down)) * -(-seen[1] // (places * right))

@@ -46,9 +46,9 @@ class Parts(NamedTuple):
     """How a lane multiplies: device functions, sums of a column that it has, and bytes of y's values of a piece of filters.
 
     ``fill(shared, tops, pitch, y, strides, N, K, places, wide)`` brings y's values to shared memory, ``pitch`` bytes a position;
-    ``place(lot, pitch, have, of_channel)`` is where a lane of the ``lot``-th warp of a row begins in filters and in y's values;
+    ``place(unit, pitch, have, of_channel)`` is where a lane of the ``unit``-th warp of a row begins in filters and in y's values;
     ``multiply(first)`` makes ``run(total, shared, at_w, at_y, pitch, left, zeros)``, which adds to the sums from ``first`` on
-    what a row of taps gives of up to a piece of filters; ``write(total, space, lot, area, have)`` writes a row of pixels.
+    what a row of taps gives of up to a piece of filters; ``write(total, space, unit, area, have)`` writes a row of pixels.
     """
 
     fill: Callable[..., None]
@@ -117,7 +117,7 @@ def configured(
     """As many warps as ``channels`` of every row of taps need."""
     kept, K = 1 << (problem.x.shape[0] - 1).bit_length(), problem.w.shape[0] // problem.groups
     images, taps = max(16, kept) if own == 0 else kept, (problem.taps[0], problem.taps[1])
-    lots = -(-channels // (EIGHT if own == 0 else LANES * own // images))
+    units = -(-channels // (EIGHT if own == 0 else LANES * own // images))
     turns, piece = -(-channels * math.prod(taps) * problem.w.itemsize // (LANES * 16)), ROWS
     if own and deep > 1:  # so that a ring has some for every row of a group
         piece = ROWS // 2 if turns < 9 else ROWS // 4
@@ -126,7 +126,7 @@ def configured(
     shape = (tile[1], stride, deep, depth, piece, turns, -(-K // piece), flip, ragged, resident, many, own)
     even = problem.y.shape[3] % tile[1] == 0
     found = RowsConfig(images, kept, 0, taps, *shape, False, even, rows=tile[0], channels=channels)
-    found = replace(found, warps=found.high * lots)
+    found = replace(found, warps=found.high * units)
     # tensor cores would multiply what lies behind the last filter's values
     found = replace(found, turned=found.asked and kept >= TRANSPOSED and not (ragged and own == 0))
     return found if own else laid_out(problem, found)
@@ -165,11 +165,11 @@ def spread(pitch: int, of_channel: int) -> tuple[int, int]:
 
 def busiest(config: RowsConfig) -> float:
     """How many warps multiply for a position on the fullest quarter of a multiprocessor, on average over a group's rows."""
-    lots, quarters = config.warps // config.high, [0, 0, 0, 0]
+    units, quarters = config.warps // config.high, [0, 0, 0, 0]
     if config.deep == 1:
         return -(-config.warps * config.resident // 4)
-    for row, a, lot in itertools.product(range(config.high), range(config.deep), range(lots)):
-        quarters[(lot * config.high + row) % 4] += 0 <= row - a * config.stride[0] < config.taps[0]
+    for row, a, unit in itertools.product(range(config.high), range(config.deep), range(units)):
+        quarters[(unit * config.high + row) % 4] += 0 <= row - a * config.stride[0] < config.taps[0]
     return max(quarters) * config.resident / config.deep
 
 

@@ -117,7 +117,7 @@ class RowsConfig:
         return 2 * NEAR * min(self.kept, 4) * 4
 
     @property
-    def lots(self) -> int:
+    def vectors(self) -> int:
         """Warps of a row of pixels, each with some channels."""
         return self.warps // self.high
 
@@ -150,10 +150,10 @@ def shared_bytes(problem: ConvProblem, config: RowsConfig) -> int:
 
 
 def boxes_bytes(problem: ConvProblem, config: RowsConfig) -> int:
-    """Of all images; of whole lots of channels on tensor cores."""
+    """Of all images; of whole vectors of channels on tensor cores."""
     pixels, tiles = math.prod(seen_of(problem, config.tile)), math.prod(tiles_of(problem, config.tile))
-    lots = blocks_of(problem, config) * config.lots * EIGHT
-    return pixels * (tiles * problem.x.shape[1] if config.own else lots) * config.kept * 4
+    vectors = blocks_of(problem, config) * config.vectors * EIGHT
+    return pixels * (tiles * problem.x.shape[1] if config.own else vectors) * config.kept * 4
 
 
 def space_bytes(problem: ConvProblem, config: RowsConfig) -> int:

@@ -68,10 +68,10 @@ def wide_of(problem: ConvProblem, positions: tuple[int, int]) -> int:
     return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
 
 
-def lots_of(channels: int) -> list[int]:
+def channel_counts(channels: int) -> list[int]:
     """How many of a group's channels a block may have at a time, the most first.
 
-    >>> lots_of(24)
+    >>> channel_counts(24)
     [24, 16, 8, 4, 2, 1]
     """
     return [channels, *(c for c in (64, 32, 16, 8, 4, 2, 1) if c < channels)]

@@ -48,7 +48,8 @@ def fits(problem: ConvProblem, policy: Policy, images: int) -> bool:
 
 
 def cells_map(problem: ConvProblem, images: int, box: tuple[int, int, int], device: int) -> Any:
-    """Of images in cells: pixels of a row, rows, channels, eights of images; a copy has a box of channels, rows and columns."""
+    """Of images in cells: pixels of a row, rows, channels, vectors of eight images; a copy has a box of channels, rows and
+    columns."""
     _, C, H, W = problem.x.shape
     deep, tall, wide = box
     extents, strides = (EIGHT * W, H, C, images // EIGHT), (W * CELL, H * W * CELL, C * H * W * CELL)

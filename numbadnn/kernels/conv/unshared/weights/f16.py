@@ -11,7 +11,7 @@ from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
-    lots_of,
+    channel_counts,
     scalars,
     seen_of,
     takes,
@@ -56,7 +56,7 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsF16Config | None:
     found = []
     few = few and images == 8
     for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
-        for channels in lots_of(C):
+        for channels in channel_counts(C):
             vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / places))
             config = WeightsF16Config(images, filters, places, parts, vec, tall, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:

@@ -50,8 +50,10 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
         return None
     tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= HOPPER
     resident, vec = MOST_WARPS // (tall * places), vector(problem, C, 16 // w.itemsize)
-    lots = 2 if w.itemsize == 2 and K > FILTERS else 1  # of float32 the sums of one are all there are registers for
-    config = WeightsManyConfig(images, tall, places, resident, vec, whole, lots, 0, 0)
+    filter_tiles = (
+        2 if w.itemsize == 2 and K > FILTERS else 1
+    )  # of float32 the sums of one are all there are registers for
+    config = WeightsManyConfig(images, tall, places, resident, vec, whole, filter_tiles, 0, 0)
     return sliced(problem, config, shared_room(policy.device) // resident - 1024)
 
 

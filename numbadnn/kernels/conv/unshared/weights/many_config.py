@@ -12,7 +12,7 @@ LANES, FILTERS = 32, 16
 class WeightsManyConfig:
     """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
 
-    ``vec``: terms of an access; ``whole``: of the products; ``lots`` of 16 filters are multiplied at a time.
+    ``vec``: terms of an access; ``whole``: of the products; ``lots`` tiles of 16 filters are multiplied at a time.
     """
 
     images: int

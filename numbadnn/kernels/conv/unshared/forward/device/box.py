@@ -2,7 +2,7 @@
 
 A block has some neighbouring positions of a row and ``channels`` channels of a group at a time, and what they see in shared
 memory (``conv/unshared/parts/device/box_fill.py``). Eight lanes go along the terms of a filter, four at a time,
-straight from memory, and prefetch the next ones before they multiply; each has ``filters`` x 8 sums. The four eights of
+straight from memory, and prefetch the next ones before they multiply; each has ``filters`` x 8 sums. The four groups of eight
 a warp have different filters, or different images where these are more. The sums meet in shared memory, from where
 neighbouring positions are written together.
 """

@@ -74,14 +74,14 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
     fill = fill_box(dtype, config, 8)
     look_at_spots, look_at_images = _look_at_words(4), load_shared("float32", 4, "float32")
     sums, element, pitch = filters * 4, ELEMENT["float32"], ROWS * images + 4
-    lot = 8 if images == 8 else 4  # images whose pixels a thread holds
-    pixels = 4 * lot
+    at_once = 8 if images == 8 else 4  # images whose pixels a thread holds
+    pixels = 4 * at_once
 
     @device
     def look(seen, table, own, spots, first):
         for e in range(4):
-            for n in range(0, lot, 4):
-                look_at_images(seen, i32(e * lot + n), table, i32(own + i32(spots[e]) + first + n))
+            for n in range(0, at_once, 4):
+                look_at_images(seen, i32(e * at_once + n), table, i32(own + i32(spots[e]) + first + n))
 
     def kernel(
         x, y, w, slices, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,
@@ -90,7 +90,7 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
         table = cuda.shared.array(0, WORD)
         shared = cuda.shared.array(0, element)  # the same memory
         total, spots = cuda.local.array(sums, f32), cuda.local.array(4, WORD)
-        seen, top, old = cuda.local.array(pixels, f32), cuda.local.array(lot, f32), cuda.local.array(vec, f32)
+        seen, top, old = cuda.local.array(pixels, f32), cuda.local.array(at_once, f32), cuda.local.array(vec, f32)
         thread = i32(cuda.threadIdx.x)
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
         c0 = i32((i32(cuda.blockIdx.x) - rest * slices) * channels)
@@ -125,21 +125,21 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
                     )
                     * size
                 )
-                if images == lot:
+                if images == at_once:
                     look(seen, table, own, spots, i32(0))
                 for f0 in range(0, min(i32(rows), i32(K - k0)), filters):
                     for i in range(sums):
                         total[i] = f32(0)
-                    for n0 in range(0, images, lot):
-                        if images > lot:
+                    for n0 in range(0, images, at_once):
+                        if images > at_once:
                             look(seen, table, own, spots, i32(n0))
                         for f in range(filters):
                             at = i32(tops + place * pitch + (f0 + f) * images + n0)
-                            for n in range(0, lot, 4):
+                            for n in range(0, at_once, 4):
                                 look_at_images(top, i32(n), table, i32(at + n))
-                            for n in range(lot):
+                            for n in range(at_once):
                                 for e in range(4):
-                                    total[f * 4 + e] = f32(total[f * 4 + e] + seen[e * lot + n] * top[n])
+                                    total[f * 4 + e] = f32(total[f * 4 + e] + seen[e * at_once + n] * top[n])
                     for f in range(filters):
                         for e in range(0, 4, vec):
                             if k0 + f0 + f < K and m + e < terms:

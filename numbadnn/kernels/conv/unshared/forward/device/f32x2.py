@@ -63,7 +63,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
         full = i32((begin + 1023) & -1024)
         start_barriers(full)
         terms, plane, table = i32(C * taps[0] * taps[1]), i32(box[0] * box[1]), i32(full + boxes_from)
-        to_box, lot = i32(table + 4 * room), i32(channels * plane * PIXEL)
+        to_box, bytes_of_box = i32(table + 4 * room), i32(channels * plane * PIXEL)
         if thread == threads:
             prefetch_map(w_of(w_map))
             prefetch_map(x_of(x_map))
@@ -77,7 +77,9 @@ def forward(config: F32x2Config) -> Callable[..., None]:
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, blocks, groups)
                     at = (i32(0), i32(q0 * stride[1] - padding[1]), i32(p0 * stride[0] - padding[0]), i32(group * C))
-                    phases = ask_boxes(shared, x_of(x_map), full, to_box, lot, lot, C, channels, at, phases)
+                    phases = ask_boxes(
+                        shared, x_of(x_map), full, to_box, bytes_of_box, bytes_of_box, C, channels, at, phases
+                    )
                     tile = i32(tile + i32(cuda.gridDim.x))
             elif asker < ASKERS:
                 ring, filters = i32(full + rings_from), w_of(w_map)
@@ -99,7 +101,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
             back, parity, row = read(space + INVERSE), i32(0), filters_row(i32(thread & 31))
             meet(i32(1))
             again = (x, w, C, image, taps, stride, padding, flip, x_strides, w_strides)
-            first = i32(to_box + boxes * lot)
+            first = i32(to_box + boxes * bytes_of_box)
             while tile < tiles:
                 group, p0, q0 = first_of(tile, blocks, groups)
                 origin = (i32(group * C), i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))

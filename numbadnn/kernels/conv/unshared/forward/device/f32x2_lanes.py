@@ -78,12 +78,12 @@ def multiply_slot(total, small, large, a, b, shared, spots, base, inverse):
 
 
 def multiplying(config: F32x2Config) -> Callable[..., tuple[int, int, int]]:
-    """``multiply(total, shared, full, table, pixels, back, terms, lot, box, taps, stride, flip, floor, spread, origin, state)``.
+    """``multiply(total, shared, full, table, pixels, back, terms, box_terms, box, taps, ..., state)``: the sums of a warp.
 
-    A tile's sums of a warp. ``full``: the first barrier; ``table``: where in the boxes, from ``pixels`` on, each term is;
-    ``lot``: the terms of a box; ``back``: the inverse of the images' scale; ``floor``: see ``cut``; ``origin``: channel, row and
-    column of the first pixel, which keys are made of. ``state``: the next slot, the parity of its barrier, and of each box's;
-    what they are afterwards.
+    Of one tile. ``full``: the first barrier; ``table``: where in the boxes, from ``pixels`` on, each term is;
+    ``box_terms``: the terms of a box; ``back``: the inverse of the images' scale; ``floor``: see ``cut``; ``origin``:
+    channel, row and column of the first pixel, which keys are made of. ``state``: the next slot, the parity of its
+    barrier, and of each box's; what they are afterwards.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
     positions, rings_from, hop = config.tall * places, ring_at(config), PIECE * splits
@@ -91,7 +91,7 @@ def multiplying(config: F32x2Config) -> Callable[..., tuple[int, int, int]]:
 
     @device
     def multiply(
-        total, shared, full, table, pixels, back, terms, lot, box, taps, stride, flip, floor, spread, origin, state,
+        total, shared, full, table, pixels, back, terms, box_terms, box, taps, stride, flip, floor, spread, origin, state,
     ):  # fmt: skip
         small, large, base = cuda.local.array(SUMS, f32), cuda.local.array(SUMS, f32), cuda.local.array(4, INT32)
         numbers, a, b = cuda.local.array(NUMBERS, WORD), cuda.local.array(16, WORD), cuda.local.array(16, INT32)
@@ -117,14 +117,14 @@ def multiplying(config: F32x2Config) -> Callable[..., tuple[int, int, int]]:
                 barrier_arrive(u32(barrier + (warps * depth + slot) * 8))
             if some_of_warp(cut(a, numbers, scale, floor)) != 0:
                 scale, inverse = cut_anew(a, numbers, total, small, scale, inverse, spread)
-            have, phases, coming = await_boxes(full, have, min(i32(m + PIECE), terms), lot, phases, coming)
+            have, phases, coming = await_boxes(full, have, min(i32(m + PIECE), terms), box_terms, phases, coming)
             multiply_slot(total, small, large, a, b, shared, i32(own + m * 4), base, inverse)
-            left, going = leave_boxes(full, left, min(i32(m + hop), terms), lot, going)
+            left, going = leave_boxes(full, left, min(i32(m + hop), terms), box_terms, going)
             parity = i32(parity ^ 1) if slot == depth - 1 else parity
             slot = i32(0) if slot == depth - 1 else i32(slot + 1)
         # boxes that this warp did not look into as well
-        have, phases, coming = await_boxes(full, have, terms, lot, phases, coming)
-        left, going = leave_boxes(full, left, terms, lot, going)
+        have, phases, coming = await_boxes(full, have, terms, box_terms, phases, coming)
+        left, going = leave_boxes(full, left, terms, box_terms, going)
         for i in range(SUMS):
             total[i] = f32((total[i] + small[i] * f32(inverse * f32(1 / APART))) * back)
         return slot, parity, phases

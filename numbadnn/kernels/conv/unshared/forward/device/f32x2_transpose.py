@@ -101,9 +101,9 @@ def transpose(vec: int) -> Callable[..., None]:
         shared, got = cuda.shared.array(room, WORD), cuda.local.array(EIGHT, WORD)
         words, line = cuda.local.array(EIGHT, WORD), cuda.local.array(4, WORD)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
-        place, lot = i32(thread % TRANSPOSED_PIXELS), i32(thread // TRANSPOSED_PIXELS)
+        place, vector = i32(thread % TRANSPOSED_PIXELS), i32(thread // TRANSPOSED_PIXELS)
         n0, start, hop = (
-            i32(lot * EIGHT),
+            i32(vector * EIGHT),
             i32(cuda.blockIdx.x * TRANSPOSED_PIXELS),
             i32(cuda.gridDim.x * TRANSPOSED_PIXELS),
         )
@@ -122,7 +122,7 @@ def transpose(vec: int) -> Callable[..., None]:
             for half in range(2):
                 for e in range(4):
                     line[e] = words[4 * half + e]
-                put(line, i32(0), shared, i32(to + ((lot + 4 * half) ^ key) * 16))
+                put(line, i32(0), shared, i32(to + ((vector + 4 * half) ^ key) * 16))
             if start + hop < pixels:
                 pixel = min(i32(start + hop + place), i32(pixels - 1))
                 key = ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides)

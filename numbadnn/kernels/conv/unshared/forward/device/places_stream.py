@@ -40,28 +40,29 @@ def _fill_table(threads: int, boxes: int) -> Callable[..., None]:
     def fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip):
         for m in range(i32(thread_here() - TERMS), room, i32(threads)):
             c, r, s = tap_of(max(i32(0), min(i32(m), i32(terms - 1))), taps)
-            lot = i32(u32(c) // u32(channels))
-            at = pixel_at(i32(c - lot * channels), r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
-            at = i32(at * CELL + i32(u32(lot) % u32(boxes)) * pitch)
+            number = i32(u32(c) // u32(channels))
+            at = pixel_at(i32(c - number * channels), r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
+            at = i32(at * CELL + i32(u32(number) % u32(boxes)) * pitch)
             shared[i32(table + m)] = u32(at) if m >= 0 and m < terms else NONE
 
     return fill
 
 
 def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, int, int]]:
-    """``multiply(total, shared, shared16, full, table, own, nothing, plane, terms, before, lot, state)``: a tile's sums of
+    """``multiply(total, shared, shared16, full, table, own, nothing, plane, terms, before, box_terms, state)``: a tile's sums of
     a warp.
 
     ``table``: where each term is in the boxes, of which the warp's position sees its own part; ``nothing``: a cell of zeros;
-    ``plane``: bytes from eight images to the next; ``before``: terms that the first slot begins before the first; ``lot``: terms
-    of a box. ``state``: the next slot, the parity of its barrier, and of each box's; what they are afterwards.
+    ``plane``: bytes from eight images to the next; ``before``: terms that the first slot begins before the first;
+    ``box_terms``: terms of a box. ``state``: the next slot, the parity of its barrier, and of each box's; what they are
+    afterwards.
     """
     warps, depth, planes, sums = config.warps, config.depth, config.planes, 4 * config.planes
     multiply_add, look_transposed, look = product(dtype, 16), load_matrices(True), load_matrices(False)
     (await_boxes, leave_boxes), rings_from = awaiting(config), ring_at(config)
 
     @device
-    def multiply(total, shared, shared16, full, table, own, nothing, plane, terms, before, lot, state):
+    def multiply(total, shared, shared16, full, table, own, nothing, plane, terms, before, box_terms, state):
         a, b = cuda.local.array(8, INT32), cuda.local.array(4, INT32)
         thread = i32(thread_here())
         warp, lane = i32(thread >> 5), i32(thread & 31)
@@ -72,7 +73,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
         row = i32(from_ring + (lane & 15) * 128 + ((lane >> 4) ^ (lane & 7)) * 16)
         have, left, coming, going = i32(0), i32(0), i32(0), i32(0)
         for m in range(i32(-before), terms, i32(TERMS)):
-            have, phases, coming = await_boxes(full, have, min(i32(m + TERMS), terms), lot, phases, coming)
+            have, phases, coming = await_boxes(full, have, min(i32(m + TERMS), terms), box_terms, phases, coming)
             barrier_wait(u32(barrier + slot * 8), u32(parity))
             for half in range(2):
                 if m + half * (TERMS // 2) < terms and m + (half + 1) * (TERMS // 2) > 0:
@@ -90,7 +91,7 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
             sync_warp()
             if lane == 0:
                 barrier_arrive(u32(barrier + (warps * depth + slot) * 8))
-            left, going = leave_boxes(full, left, min(i32(m + TERMS), terms), lot, going)
+            left, going = leave_boxes(full, left, min(i32(m + TERMS), terms), box_terms, going)
             parity = i32(parity ^ 1) if slot == depth - 1 else parity
             slot = i32(0) if slot == depth - 1 else i32(slot + 1)
         return slot, parity, phases
@@ -200,7 +201,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
             place = i32(warp % positions)
             down, right = i32(place // places), i32(place % places)
             own = i32(to_box + (down * stride[0] * wide + right * stride[1]) * CELL)
-            plane, lot = i32(channels * box[0] * wide * CELL), i32(channels * taps[0] * taps[1])
+            plane, box_terms = i32(channels * box[0] * wide * CELL), i32(channels * taps[0] * taps[1])
             start = i32(table + room)
             meet(i32(1))
             while tile < tiles:
@@ -208,7 +209,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 at = i32(min(i32(p0 + down), i32(P - 1)) * Q + min(i32(q0 + right), i32(Q - 1)))
                 before, state = terms_before(at, i32(w_strides[2]), TERMS), (slot, parity, phases)
                 slot, parity, phases = multiply(
-                    total, shared, shared16, full, table, own, nothing, plane, terms, before, lot, state
+                    total, shared, shared16, full, table, own, nothing, plane, terms, before, box_terms, state
                 )  # fmt: skip
                 put(parted, start, total, y, (group, p0, q0), (N, K, P, Q), y_strides, alpha, beta)
                 tile = i32(tile + i32(cuda.gridDim.x))

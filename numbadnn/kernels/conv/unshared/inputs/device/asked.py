@@ -114,7 +114,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     high = config.high
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     of_piece, of_channel, warps, transposed = lanes.of_piece, tall * taps * size, config.warps, config.turned
-    (box, of_lot, of_pixel), slack = box_of(config), config.align if config.within else 0
+    (box, of_vector, of_pixel), slack = box_of(config), config.align if config.within else 0
     ask, threads, split = asking(size, config), LANES * warps, config.split
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
@@ -176,8 +176,8 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                     barrier_arrive(u32(there))
             for i in range(sums):
                 total[i] = f32(0)
-            r, lot = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
-            own, own_y = place(lot, pitch, have, of_channel)
+            r, unit = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
+            own, own_y = place(unit, pitch, have, of_channel)
             here[SLOT], here[TOP], here[BARRIER], here[PARITY] = i32(0), i32(tops + own_y), full, i32(0)
             how[OWN], how[PITCH], how[NOTHING] = i32(rings + own), pitch, i32(full + ZEROS)
             how[WIDE], how[FILTERS], how[SLOT_BYTES], how[LAST] = wide, K, slot, i32(full + (depth - 1) * 8)
@@ -188,7 +188,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             how[TO_ROW] = i32(K * y_pitch) if transposed else i32(wide * y_pitch)
             how[TO_PIECE] = i32(piece * y_pitch) if transposed else i32(of_piece)
             line, area = r, i32(box_rows * columns)
-            target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
+            target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_vector)
             barrier_wait(u32(there), u32(0))
             for i in range(0, tile[0], deep):
                 now = min(i32(deep), i32(rows - i))
@@ -199,7 +199,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 r = i32(r - deep * down)
                 done = r < 0 or i + deep >= tile[0]
                 if done and line < box_rows:
-                    write(total, target + line * (columns * of_pixel), lot, area, have)
+                    write(total, target + line * (columns * of_pixel), unit, area, have)
                 for e in range(sums):  # without a branch, past which the sums would change places
                     total[e] = f32(0) if done else total[e]
                 if r < 0:

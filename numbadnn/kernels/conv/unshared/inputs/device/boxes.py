@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.plain import look_at
-from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, BoxesConfig, lot_of
+from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, BoxesConfig, vector_width
 from numbadnn.kernels.conv.unshared.inputs.device.tile import NONE, block_of, pixel_at, tap_of, terms_of
 from numbadnn.kernels.lang.access import load, load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import sync_warp
@@ -102,12 +102,12 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
     images, vec, ahead, depth, room = config.images, config.vec, config.ahead, config.depth, config.terms
     even = config.even
-    lot, A, size, item = lot_of(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
+    width, A, size, item = vector_width(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
     look, put, clear = look_at(acc, images), _put(acc, images), _put(acc, 4)
-    look_at_lot, write_lot, fill = look_at(acc, lot), store_vector(acc, lot, acc), _fill(dtype, acc, images)
-    # ``lot`` words after every ``vec`` pixels: neighbouring lanes then meet different banks
-    shared, table_size, sums = config.cells // vec * (vec * images + lot), depth * images, vec * images
-    lots, bits = images // lot, vec.bit_length() - 1
+    look_at_vector, write_vector, fill = look_at(acc, width), store_vector(acc, width, acc), _fill(dtype, acc, images)
+    # ``width`` words after every ``vec`` pixels: neighbouring lanes then meet different banks
+    shared, table_size, sums = config.cells // vec * (vec * images + width), depth * images, vec * images
+    vectors, bits = images // width, vec.bit_length() - 1
 
     ask, expand, kind, waiting = _waiting(dtype, acc, vec, ahead)
 
@@ -205,7 +205,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
                         pixel = i32(spots[i32(spot + j + e)])
                         if pixel != NONE:
                             cell = i32(pixel + shift)
-                            at_pixel = i32(cell * images + (cell >> bits) * lot)
+                            at_pixel = i32(cell * images + (cell >> bits) * width)
                             look(old, i32(0), pixels, at_pixel)
                             for n in range(images):
                                 old[n] = A(old[n] + total[e * images + n])
@@ -217,10 +217,10 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
             cuda.syncthreads()
         slots = i32(chunks * images)
         target = space + (i64(number * C + c0) * area * slots + chunk * images) * item
-        for i in range(thread, i32(used * lots), threads):
-            cell = i32(u32(i) // u32(lots))
-            n = i32((i - cell * lots) * lot)
-            look_at_lot(old, i32(0), pixels, i32(cell * images + (cell >> bits) * lot + n))
-            write_lot(old, i32(0), target + (i64(cell) * slots + n) * item)
+        for i in range(thread, i32(used * vectors), threads):
+            cell = i32(u32(i) // u32(vectors))
+            n = i32((i - cell * vectors) * width)
+            look_at_vector(old, i32(0), pixels, i32(cell * images + (cell >> bits) * width + n))
+            write_vector(old, i32(0), target + (i64(cell) * slots + n) * item)
 
     return kernel

@@ -55,32 +55,32 @@ def adding(acc: str, ahead: int, sums: int, read: Callable[..., None]) -> Callab
     return add
 
 
-def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[..., None]:
-    """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``parts`` lots of images of one pixel.
+def collect(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Callable[..., None]:
+    """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``parts`` vectors of images of one pixel.
 
     Those are ``apart`` images from each other, so that neighbours' loads are neighbours.
     """
-    read_lot, put = load_vector(acc, lot, acc), scaled(dtype, acc)
-    A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * lot
+    read_vector, put = load_vector(acc, width, acc), scaled(dtype, acc)
+    A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * width
     held = ahead * sums
 
     @device
     def read_box(got, start, at, apart):
         for j in range(parts):
-            read_lot(got, i32(start + j * lot), at + j * apart * item)
+            read_vector(got, i32(start + j * width), at + j * apart * item)
 
     add = adding(acc, ahead, sums, read_box)
 
     def kernel(
-        space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_lots, by_width, by_height, by_down,
+        space, x, first, N, slots, channels, image, tiles, moves, padding, box, by_vectors, by_width, by_height, by_down,
         by_right, x_strides, alpha, beta,
     ):  # fmt: skip
         total, got = cuda.local.array(sums, A), cuda.local.array(held, A)
         i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
         apart, area = i32(slots // parts), i32(box[0] * box[1])
-        lots = i32(apart // lot)
-        rest = quotient(i, by_lots)
-        n0 = i32((i - rest * lots) * lot)
+        vectors = i32(apart // width)
+        rest = quotient(i, by_vectors)
+        n0 = i32((i - rest * vectors) * width)
         line = quotient(rest, by_width)
         v = i32(rest - line * image[1])
         c = quotient(line, by_height)
@@ -99,10 +99,10 @@ def collect(dtype: str, acc: str, lot: int, parts: int, ahead: int) -> Callable[
         images = i32(N - first - n0) if c < channels else i32(0)
         add(total, got, at, apart, count, wide, right, down)
         for j in range(parts):
-            for e in range(lot):
+            for e in range(width):
                 if e < images:
-                    put(target, total[j * lot + e], alpha, beta)
+                    put(target, total[j * width + e], alpha, beta)
                 target = target + x_strides[0] * size
-            images, target = i32(images - apart), target + (apart - lot) * x_strides[0] * size
+            images, target = i32(images - apart), target + (apart - width) * x_strides[0] * size
 
     return kernel

@@ -124,11 +124,11 @@ def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
 
 def boxes(config: InputsF32x2Config) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
-    (tall, wide), down, depth, chunks, lots = config.taps, config.stride[0], config.depth, config.chunks, config.lots
+    (tall, wide), down, depth, chunks, vectors = config.taps, config.stride[0], config.depth, config.chunks, config.lots
     warps, padded = config.warps, config.padded
     (place, multiply_piece, put), ask, fill = _multiplying(config), _asking(config), filling(config)
     fewer, more, of_channel = set_registers(FEWER, False), set_registers(config.registers, True), tall * wide * SIZE
-    of_row, of_pixel, of_raw = lots * config.of_lot, config.images * SIZE, AHEAD * config.raw_bytes
+    of_row, of_pixel, of_raw = vectors * config.of_vector, config.images * SIZE, AHEAD * config.raw_bytes
     sums, kept, barriers = tall * of_row, (tall - down) * of_row, 2 * (depth + chunks)
     of_chunk = config.places * config.of_y
 
@@ -177,7 +177,7 @@ def boxes(config: InputsF32x2Config) -> Callable[..., None]:
                 here[SLOT], here[BARRIER], here[PARITY] = ring, full, i32(0)
                 for i in range(sums):
                     total[i] = f32(0)
-                channel = i32(unit * (lots * EIGHT) + 2 * (lane & 3))
+                channel = i32(unit * (vectors * EIGHT) + 2 * (lane & 3))
                 number = i64(((strip + block) * groups + group) * C + c0 + channel)
                 to = space + (number * area + v) * of_pixel + (lane >> 2) * (of_pixel // EIGHT)
                 mine, below = i32(have - channel), i32(box[1] * of_pixel)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.inputs.device.collect import reaching
 from numbadnn.kernels.conv.unshared.inputs.device.plain import mended
-from numbadnn.kernels.conv.unshared.inputs.f32x2_config import AHEAD_OF_SUMS, COLLECTED, LANES, LINE, LOT
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import AHEAD_OF_SUMS, COLLECTED, LANES, LINE, WIDTH
 from numbadnn.kernels.lang.access import forget, load, store
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_where
@@ -28,7 +28,7 @@ SIZE, LOOKING = 4, 4
 #: no box: below 0 as a signed number
 NONE = 0xFFFFFFFF
 #: results of a thread that may have to be summed anew: four of each channel
-MOST_LOST = COLLECTED * LOT
+MOST_LOST = COLLECTED * WIDTH
 
 
 @device
@@ -70,10 +70,10 @@ def _look(images: int) -> Callable[..., None]:
 
 def collect(images: int, ahead: int) -> Callable[..., None]:
     element = ELEMENT["float32"]
-    threads, lots, mend, look = LANES * images // LOT, images // LOT, mended(1, 1), _look(images)
+    threads, vectors, mend, look = LANES * images // WIDTH, images // WIDTH, mended(1, 1), _look(images)
     read, write, offset = load("float32", "float32"), store("float32", "float32"), read_at("int32", 2)
-    read_lot, put, take = load_where("float32", LOT, "float32", 0.0), write_at("float32", 1), read_at("float32", 1)
-    held, of_line, of_pixel, warps = ahead * LOT, (LANES + 1) * SIZE, images * SIZE, threads // LANES
+    read_vector, put, take = load_where("float32", WIDTH, "float32", 0.0), write_at("float32", 1), read_at("float32", 1)
+    held, of_line, of_pixel, warps = ahead * WIDTH, (LANES + 1) * SIZE, images * SIZE, threads // LANES
     staged, of_channel = 2 * images * (LANES + 1), images * of_line
     largest, not_a_number = -LOWEST["float32"], float("nan")
     few = ahead == AHEAD_OF_SUMS[0]  # as many as a pixel is in at most
@@ -83,14 +83,14 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
         for u in range(0, ahead, 2):  # all loads, then all sums
             offset(at, i32(0), which, i32(own + u * SIZE))
             for k in range(2):
-                read_lot(got, i32((u + k) * LOT), source + i64(at[k]), at[k] >= 0)
+                read_vector(got, i32((u + k) * WIDTH), source + i64(at[k]), at[k] >= 0)
 
     def kernel(
         space, x, y, w, N, K, C, groups, image, output, padding, taps, stride, tile, strips, box, flip, most, each, forgotten,
         by_width, by_down, by_right, by_columns, x_strides, y_steps, w_steps, alpha, beta,
     ):  # fmt: skip
         which, sums = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
-        total, got = cuda.local.array(LOT, f32), cuda.local.array(held, f32)
+        total, got = cuda.local.array(WIDTH, f32), cuda.local.array(held, f32)
         at, one = cuda.local.array(2, INT32), cuda.local.array(1, f32)
         thread, pixels = i32(cuda.threadIdx.x), i32(image[0] * image[1])
         lane, warp = i32(thread & 31), i32(thread >> 5)
@@ -107,25 +107,25 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
             look(which, own, most, warp, top, left, channels, (output, taps, stride, tile, strips, box, by))
         wait_for_previous()
         cuda.syncthreads()
-        pixel, lot = i32(u32(thread) // u32(lots)), i32(u32(thread) % u32(lots))
+        pixel, vector = i32(u32(thread) // u32(vectors)), i32(u32(thread) % u32(vectors))
         area, lost = i32(box[0] * box[1]), u32(0)
         own = i32(i32(shared_address(which)) + (staged + pixel * most) * SIZE)
         start = i32(shared_address(sums))
-        begin, to = i32(start + warp * of_line + lane * SIZE), i32(start + lot * LOT * of_line + pixel * SIZE)
-        source = space + i64(c0) * area * of_pixel + lot * (LOT * SIZE)
+        begin, to = i32(start + warp * of_line + lane * SIZE), i32(start + vector * WIDTH * of_line + pixel * SIZE)
+        source = space + i64(c0) * area * of_pixel + vector * (WIDTH * SIZE)
         if few:
             ask(got, at, which, own, source)
         for j in range(have):
-            for e in range(LOT):
+            for e in range(WIDTH):
                 total[e] = f32(0)
             for i in range(0, ahead if few else most, ahead):
                 if not few:
                     ask(got, at, which, i32(own + i * SIZE), source)
                 for u in range(ahead):
-                    for e in range(LOT):
-                        total[e] = f32(total[e] + got[u * LOT + e])
+                    for e in range(WIDTH):
+                        total[e] = f32(total[e] + got[u * WIDTH + e])
             buffer = i32((j & 1) * of_channel)  # some still write a channel's sums while others leave the next one's
-            for e in range(LOT):
+            for e in range(WIDTH):
                 one[0] = total[e]
                 put(one, i32(0), sums, i32(to + buffer + e * of_line))
             source = source + area * of_pixel
@@ -142,7 +142,7 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
                             result = f32(result + beta * read(at_x))
                         write(at_x, result)
                     else:
-                        lost = u32(lost | (u32(1) << u32(j * LOT + n // warps)))
+                        lost = u32(lost | (u32(1) << u32(j * WIDTH + n // warps)))
                     at_x = at_x + warps * x_strides[0] * SIZE
             target = target + x_strides[1] * SIZE
         if forgotten != 0 and mine < pixels and space % LINE == 0:  # what has been read need not go to memory
@@ -157,7 +157,7 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
                 rest = i32(i32(block_here()) * LANES + i32(thread_here() % LANES))
                 h = quotient(rest, by_width)
                 top, left = i32(h + padding[0]), i32(rest - h * image[1] + padding[1])
-                c, n = i32(i32(cuda.blockIdx.y) * each + i // LOT), i32(thread_here() // LANES + i % LOT * warps)
+                c, n = i32(i32(cuda.blockIdx.y) * each + i // WIDTH), i32(thread_here() // LANES + i % WIDTH * warps)
                 one[0] = f32(not_a_number)
                 mend(one, n, N, i32(0), c, top, left, again)
                 rest = i32(i32(block_here()) * LANES + i32(thread_here() % LANES))

@@ -3,7 +3,7 @@
     position, 16 filters:   [upper, lower half][16 images][lane][two pairs of filters][two images]
                             [two images] the inverses of their scales, each that of an image's 16 filters here, as bfloat16
 
-A few warps do this, 16 filters after 16 of row after row of positions, into one of some places; ``AHEAD`` lots of each are under
+A few warps do this, 16 filters after 16 of row after row of positions, into one of some places; ``AHEAD`` steps of each are under
 way, by copies of a thread to where itself will read them: they need neither registers nor barriers. A lane has two images and
 four filters. Past the last image and filter there are zeros.
 """
@@ -60,7 +60,7 @@ def filling(config: InputsF32x2Config) -> Callable[..., None]:
 
     @device
     def begin(shared, to, item, steps, y, strides, N, K, rows):
-        """A lot's copies, or none behind the last one: 16 images and filters of a row of positions."""
+        """A step's copies, or none behind the last one: 16 images and filters of a row of positions."""
         lane = i32(thread_here() % LANES)
         m, rest = i32(item % tiles), i32(item // tiles)
         row = i32(u32(rest) // u32(steps))

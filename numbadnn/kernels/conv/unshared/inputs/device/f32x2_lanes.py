@@ -1,4 +1,4 @@
-"""What a lane of ``device/f32x2.py`` multiplies: 16 filters at a position, a column of its taps, lots of eight channels.
+"""What a lane of ``device/f32x2.py`` multiplies: 16 filters at a position, a column of its taps, vectors of eight channels.
 
     A  images by filters     lane 4 g + t: ``own`` images from ``own`` g on, of filters t, t + 4, t + 8 and t + 12
     B  filters by channels   those filters' taps of channel g
@@ -31,7 +31,7 @@ SIZE, FILTERS, TOGETHER = 4, 4, 4
 
 
 class Lanes(NamedTuple):
-    """``place(unit, pitch, have, of_channel)``: where a lane begins in a piece's filters, for each lot of channels.
+    """``place(unit, pitch, have, of_channel)``: where a lane begins in a piece's filters, for each vector of channels.
 
     ``multiply(total, shared, at_w, shift, at_y, pitch, count, state, floor, spread) -> state``: adds to all rows what a column
     of taps of ``count`` filters, up to 16, gives; ``state``: the warp's scale of filters, and its inverse.
@@ -55,8 +55,8 @@ def _pieces(taps: int) -> list[tuple[int, int]]:
 
 
 def lanes_of(config: InputsF32x2Config) -> Lanes:
-    (taps, wide), flip, tiles, lots, own = config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles
-    of_lot = config.of_lot
+    (taps, wide), flip, tiles, vectors, own = config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles
+    of_vector = config.of_vector
     read, read_one, multiply_add = read_at("int32", 4), read_at("int32", 1), product("float16", 16)
     read_inverses, of_a, ragged, images = read_at("int32", tiles), 4 * PARTS * tiles, config.ragged, config.images
     store, to_inverses = store_vector("float32", own, "float32"), PARTS * tiles * 512
@@ -64,32 +64,32 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
     @device
     def place(unit, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
-        channel, at = i32(unit * (lots * EIGHT) + (lane >> 2)), i32((lane & 3) * pitch)
+        channel, at = i32(unit * (vectors * EIGHT) + (lane >> 2)), i32((lane & 3) * pitch)
         first = i32(at + min(channel, i32(have - 1)) * of_channel)
-        return first, i32(at + min(i32(channel + EIGHT * (lots - 1)), i32(have - 1)) * of_channel)
+        return first, i32(at + min(i32(channel + EIGHT * (vectors - 1)), i32(have - 1)) * of_channel)
 
     def from_tap(start: int, e: int, count: int) -> Callable[..., None]:
         """Taps from the e-th on of ``count`` cut together: a loop over them would leave the sums in memory."""
 
         @device
         def one(total, a, b, by):
-            part = cuda.local.array(of_lot, f32)
-            for i in range(of_lot):
+            part = cuda.local.array(of_vector, f32)
+            for i in range(of_vector):
                 part[i] = f32(0)
             for m in range(tiles):
                 multiply_add(part, i32(4 * m), a, i32(4 * m), b, i32(2 * (count + e)))
             for m in range(tiles):
                 multiply_add(part, i32(4 * m), a, i32(4 * (tiles + m)), b, i32(2 * e))
-            for i in range(of_lot):
+            for i in range(of_vector):
                 part[i] = f32(part[i] * f32(1 / APART))
             for m in range(tiles):
                 multiply_add(part, i32(4 * m), a, i32(4 * m), b, i32(2 * e))
-            for i in range(of_lot):
+            for i in range(of_vector):
                 total[start + i] = f32(total[start + i] + part[i] * by[i // 2])
 
         if e + 1 == count:
             return one
-        rest = from_tap(start + lots * of_lot, e + 1, count)
+        rest = from_tap(start + vectors * of_vector, e + 1, count)
 
         @device
         def run(total, a, b, by):
@@ -99,15 +99,18 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
         return run
 
     def from_piece(pieces: list[tuple[int, int, int]]) -> Callable[..., tuple[int, float]]:
-        """What lots of channels and taps cut together give, one after the other."""
-        lot, first, count = pieces[0]
+        """What vectors of channels and taps cut together give, one after the other."""
+        vector, first, count = pieces[0]
         numbers = FILTERS * count
-        (cut, choose, cut_within), multiply_taps = cutting(numbers), from_tap((first * lots + lot) * of_lot, 0, count)
+        (cut, choose, cut_within), multiply_taps = (
+            cutting(numbers),
+            from_tap((first * vectors + vector) * of_vector, 0, count),
+        )
 
         @device
         def one(total, a, back, shared, at_w, shift, lines, scale, inverse, floor, spread):
             x, b, by = cuda.local.array(numbers, WORD), cuda.local.array(numbers, WORD), cuda.local.array(own, f32)
-            start = i32(at_w[lot] + shift)
+            start = i32(at_w[vector] + shift)
             for e in range(count):
                 at = (taps - 1 - first - e if flip else first + e) * (wide * SIZE)
                 for f in range(FILTERS):
@@ -131,7 +134,7 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
 
         return run
 
-    multiply_all = from_piece([(lot, *piece) for lot in range(lots) for piece in _pieces(taps)])
+    multiply_all = from_piece([(vector, *piece) for vector in range(vectors) for piece in _pieces(taps)])
 
     @device
     def multiply(total, shared, at_w, shift, at_y, pitch, count, state, floor, spread):
@@ -152,11 +155,11 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
     @device
     def put(total, v, to, have, area):
         held = cuda.local.array(own, f32)
-        for lot in range(lots):
+        for vector in range(vectors):
             for c in range(2):
                 for n in range(own):
-                    held[n] = f32(total[(v * lots + lot) * of_lot + 2 * n + c])
-                if lot * EIGHT + c < have:
-                    store(held, i32(0), to + (lot * EIGHT + c) * area * (images * SIZE))
+                    held[n] = f32(total[(v * vectors + vector) * of_vector + 2 * n + c])
+                if vector * EIGHT + c < have:
+                    store(held, i32(0), to + (vector * EIGHT + c) * area * (images * SIZE))
 
     return Lanes(place, multiply, put)

@@ -14,8 +14,9 @@ from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
 from numbadnn.kernels.lang.ptx import LOWEST
 
 
-def mended(lot: int, parts: int) -> Callable[..., None]:
-    """``mend(total, n0, N, apart, c, top, left, again)``: ``parts`` lots of images, ``apart`` images from each other, of a pixel.
+def mended(width: int, parts: int) -> Callable[..., None]:
+    """``mend(total, n0, N, apart, c, top, left, again)``: ``parts`` vectors of images, ``apart`` images from each other,
+    of a pixel.
 
     ``again``: y, w; filters of a group and their channels, taps, stride, positions, flip; bytes from one image, filter, row and
     column of positions to the next of y, and without images of w.
@@ -23,14 +24,14 @@ def mended(lot: int, parts: int) -> Callable[..., None]:
     largest, read = -LOWEST["float32"], load("float32", "float32")
 
     @device
-    def mend_lot(total, first, n0, N, c, top, left, again):
+    def mend_vector(total, first, n0, N, c, top, left, again):
         y, w, K, C, taps, stride, output, flip, y_steps, w_steps = again
         finite = True
-        for e in range(lot):
+        for e in range(width):
             finite = finite and abs(total[first + e]) <= f32(largest)
         if not finite:
-            fresh = cuda.local.array(lot, f32)
-            for e in range(lot):
+            fresh = cuda.local.array(width, f32)
+            for e in range(width):
                 fresh[e] = f32(0)
             group = i32(c // C)
             for k in range(i32(group * K), i32((group + 1) * K)):
@@ -44,15 +45,15 @@ def mended(lot: int, parts: int) -> Callable[..., None]:
                         at = w + k * w_steps[0] + p * w_steps[1] + q * w_steps[2]
                         weight = read(at + i64((c - group * C) * (taps[0] * taps[1]) + term) * 4)
                         at = y + k * y_steps[1] + p * y_steps[2] + q * y_steps[3]
-                        for e in range(lot):
+                        for e in range(width):
                             seen = read(at + min(i32(n0 + e), i32(N - 1)) * y_steps[0])
                             fresh[e] = f32(fresh[e] + weight * seen)
-            for e in range(lot):
+            for e in range(width):
                 total[first + e] = total[first + e] if abs(total[first + e]) <= f32(largest) else fresh[e]
 
     @device
     def mend(total, n0, N, apart, c, top, left, again):
         for j in range(parts):
-            mend_lot(total, i32(j * lot), i32(n0 + j * apart), N, c, top, left, again)
+            mend_vector(total, i32(j * width), i32(n0 + j * apart), N, c, top, left, again)
 
     return mend

@@ -45,21 +45,21 @@ SLOT, TOP, BARRIER, PARITY = 0, 1, 2, 3
 
 
 def box_of(config: RowsConfig) -> tuple[Callable[..., int], int, int]:
-    """``box(block, number, C, c0)``: how many channels' boxes lie before a block's, or lots of channels' on tensor cores; bytes
-    that one has for each pixel, and from a pixel to the next."""
-    lots = config.lots
+    """``box(block, number, C, c0)``: how many channels' boxes lie before a block's, or vectors of channels' on tensor
+    cores; bytes that one has for each pixel, and from a pixel to the next."""
+    vectors = config.vectors
 
     @device
     def of_channels(block, number, C, c0):
         return i32(number * C + c0)
 
     @device
-    def of_lots(block, number, C, c0):
-        return i32(block * lots)
+    def of_vectors(block, number, C, c0):
+        return i32(block * vectors)
 
     if config.own:
         return of_channels, config.kept * ITEM, config.kept * ITEM
-    return of_lots, EIGHT * config.kept * ITEM, config.line
+    return of_vectors, EIGHT * config.kept * ITEM, config.line
 
 
 def leaving(depth: int) -> Callable[..., None]:
@@ -177,7 +177,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
 
         return then
 
-    multiply_row, (box, of_lot, of_pixel) = row_from(0), box_of(config)
+    multiply_row, (box, of_vector, of_pixel) = row_from(0), box_of(config)
 
     def kernel(
         y, w, space, slices, groups, N, K, C, channels, tiles_across, tile, output, pitch, y_pitch, box_rows,
@@ -218,12 +218,12 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         for i in range(sums):
             total[i] = f32(0)
         cuda.syncthreads()
-        r, lot = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
-        own, own_y = place(lot, pitch, have, of_channel)
+        r, unit = i32(warp % high), i32(warp // high)  # the warp's row of pixels, and which channels
+        own, own_y = place(unit, pitch, have, of_channel)
         own, here[0], here[1] = i32(rings + own), i32(0), i32(tops + own_y)
         here[2], here[3], here[4] = barriers, i32(0), i32(0)
         line, area = r, i32(box_rows * columns)
-        target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_lot)
+        target = space + i64(box(i32(cuda.blockIdx.x), number, C, c0)) * (area * of_vector)
         for i in range(0, tile[0], deep):
             now = min(i32(deep), i32(rows - i))
             if now > 0:
@@ -234,7 +234,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             r = i32(r - deep * down)
             done = r < 0 or i + deep >= tile[0]
             if done and line < box_rows:
-                write(total, target + line * (columns * of_pixel), lot, area, have)
+                write(total, target + line * (columns * of_pixel), unit, area, have)
             for e in range(sums):  # without a branch, past which the sums would change places
                 total[e] = f32(0) if done else total[e]
             if r < 0:

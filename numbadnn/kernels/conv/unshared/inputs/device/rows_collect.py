@@ -1,6 +1,6 @@
 """The gradient of the images from boxes as the lanes of tensor cores leave them: each pixel is the sum of those that hold it.
 
-A box is [lot of eight channels][plane][pixel][half][t], and what lies together are sums of channels 2t and 2t + 1 and of two
+A box is [vector of eight channels][plane][pixel][half][t], and what lies together are sums of channels 2t and 2t + 1 and of two
 images: lanes of tensor cores have t = lane % 4 and the images g = lane // 4 and g + 8. A plane are two t, and four images or,
 where there are 16 and more, g = 2i and 2i + 1, one in each half, and those eight further. A thread has a t of both halves:
 
@@ -53,8 +53,8 @@ def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
     add = adding("float32", ahead, sums, read_box)
 
     def kernel(
-        space, x, N, C, channels, slices, lots, units, positions, places, stride, image, tiles, padding, box, by_width, by_height,
-        by_lots, by_slices, by_positions, by_places, by_down, by_right, x_strides, alpha, beta,
+        space, x, N, C, channels, slices, vectors, units, positions, places, stride, image, tiles, padding, box, by_width,
+        by_height, by_vectors, by_slices, by_positions, by_places, by_down, by_right, x_strides, alpha, beta,
     ):  # fmt: skip
         total, got = cuda.local.array(sums, f32), cuda.local.array(held, f32)
         i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
@@ -65,11 +65,11 @@ def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
         h = i32(row - of_unit * image[0])
         unit = i32(of_unit // planes)
         plane = i32(of_unit - unit * planes)
-        part = quotient(unit, by_lots)
+        part = quotient(unit, by_vectors)
         group = quotient(part, by_slices)
         c0 = i32((part - group * slices) * channels)
         t = i32(plane % apart * NEAR + i % NEAR)
-        c = i32(c0 + (unit - part * lots) * EIGHT + 2 * t)
+        c = i32(c0 + (unit - part * vectors) * EIGHT + 2 * t)
         have = i32(min(C, i32(c0 + channels)) - c) if unit < units else i32(0)  # channels from the first on
         top, left = i32(h + padding[0]), i32(v + padding[1])
         a0, a1 = _tiles(top, tiles[0], positions, places, by_positions, by_down, box[0])

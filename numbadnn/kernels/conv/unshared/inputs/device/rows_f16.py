@@ -34,8 +34,8 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     both stand before its stores.
     """
     half, write, threads, tiles = load_bits(SIZE), write_at("int32", 4), LANES * config.warps, config.tiles
-    steps, lots = config.steps, -(-config.kept // EIGHT)
-    at_once, each = 2, 4 * lots
+    steps, vectors = config.steps, -(-config.kept // EIGHT)
+    at_once, each = 2, 4 * vectors
     held_by, pair = at_once * each, config.pair
 
     @device
@@ -52,7 +52,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
                 n, k = i32(lane >> 2), i32(s * ROWS + _filter_of(lane, pair))
                 for f in range(4):
                     column = source + min(i32(k + f // 2 * 8 + f % 2 * pair), i32(K - 1)) * strides[1] * SIZE
-                    for e in range(lots):
+                    for e in range(vectors):
                         held[j * each + e * 4 + f] = half(column + min(i32(n + 8 * e), i32(N - 1)) * strides[0] * SIZE)
             for j in range(at_once):
                 i = i32(begin + j * threads)
@@ -61,14 +61,14 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
                     place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
                     n, k = i32(lane >> 2), i32(s * ROWS + _filter_of(lane, pair))
                     for f in range(4):
-                        for e in range(lots):
+                        for e in range(vectors):
                             if k + f // 2 * 8 + f % 2 * pair >= K or n + 8 * e >= N:
                                 held[j * each + e * 4 + f] = u32(0)
                     to = i32(tops + place * pitch + s * (tiles * FRAGMENT) + lane * 16)
                     for m in range(tiles):
                         for e in range(4):  # two filters of image n, of n + 8, then the later two
                             at = j * each + (2 * m + e % 2) * 4 + e // 2 * 2
-                            words[e] = u32(held[at] | (held[at + 1] << u32(16))) if 2 * m + e % 2 < lots else u32(0)
+                            words[e] = u32(held[at] | (held[at + 1] << u32(16))) if 2 * m + e % 2 < vectors else u32(0)
                         write(words, i32(0), shared, i32(to + m * FRAGMENT))
 
     return fill
@@ -86,9 +86,9 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
     read, multiply_add, store_lane = read_at("int32", 4), product(dtype, ROWS), store_vector("float32", vec, "float32")
 
     @device
-    def place(lot, pitch, have, of_channel):
+    def place(unit, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
-        channel = min(i32(lot * EIGHT + (lane >> 2)), i32(have - 1))
+        channel = min(i32(unit * EIGHT + (lane >> 2)), i32(have - 1))
         own_y = i32(lane * 16)
         if transposed:  # the row of a matrix that the lane says: a filter, and 8 images
             k = i32((lane >> 1 & 1) * low + (lane >> 2 & 1) * high + (lane & 1) * pair + (lane >> 4) * EIGHT)
@@ -129,7 +129,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
         return run
 
     @device
-    def write(total, space, lot, area, have):
+    def write(total, space, unit, area, have):
         lane = i32(cuda.threadIdx.x % LANES)
         if lane < 4 * kept:
             g, t = i32(lane >> 2), i32(lane & 3)
@@ -140,7 +140,7 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
                 at = i32(at + g % 4 // 2 * (16 * NEAR) + g % 2 * 8)
             else:
                 at = i32(t % NEAR * 8)
-            to = space + i64(lot * planes + plane) * (area * line) + at
+            to = space + i64(unit * planes + plane) * (area * line) + at
             for m in range(tiles):
                 for v in range(columns):
                     store_lane(total, i32(v * of_column + 4 * m), to + v * line)

@@ -21,14 +21,14 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     """
     read, images, threads = load("float32", "float32"), config.images, LANES * config.warps
     each, once = min(images, SIXTEEN), min(images, FOUR)
-    write, lots = write_at("float32", once), images // each
+    write, vectors = write_at("float32", once), images // each
 
     @device
     def fill(shared, tops, pitch, y, strides, N, K, places, wide):
         held = cuda.local.array(each, f32)
-        for i in range(i32(cuda.threadIdx.x), i32(places * K * lots), threads):
+        for i in range(i32(cuda.threadIdx.x), i32(places * K * vectors), threads):
             rest = i32(u32(i) // u32(places))
-            place, k, n0 = i32(i - rest * places), i32(rest // lots), i32(rest % lots * each)
+            place, k, n0 = i32(i - rest * places), i32(rest // vectors), i32(rest % vectors * each)
             down = i32(u32(place) // u32(wide))
             source = y + (k * strides[1] + down * strides[2] + (place - down * wide) * strides[3]) * SIZE
             for n in range(each):
@@ -43,16 +43,16 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, images, own, columns = config.taps[1], config.flip, config.images, config.own, config.columns
-    lots, span, piece = images // own, min(own, FOUR), config.piece
+    vectors, span, piece = images // own, min(own, FOUR), config.piece
     y_pitch = config.of_filter if config.turned else images * SIZE
-    per_warp, apart = LANES // lots, images // own * min(own, FOUR)  # images between a lane's accesses
+    per_warp, apart = LANES // vectors, images // own * min(own, FOUR)  # images between a lane's accesses
     read_one, read, store_span = read_at(dtype, 1), read_at(dtype, span), store_vector(dtype, span, dtype)
 
     @device
-    def place(lot, pitch, have, of_channel):
+    def place(unit, pitch, have, of_channel):
         lane = i32(cuda.threadIdx.x % LANES)
-        channel = min(i32(lot * per_warp + lane // lots), i32(have - 1))
-        return i32(channel * of_channel), i32(lane % lots * (span * SIZE))
+        channel = min(i32(unit * per_warp + lane // vectors), i32(have - 1))
+        return i32(channel * of_channel), i32(lane % vectors * (span * SIZE))
 
     def multiply(first: int) -> Callable[..., None]:
         @device
@@ -83,9 +83,9 @@ def parts(dtype: str, config: RowsConfig) -> Parts:
         return run if config.ragged else run_whole
 
     @device
-    def write(total, space, lot, area, have):
+    def write(total, space, unit, area, have):
         lane = i32(cuda.threadIdx.x % LANES)
-        channel, n0 = i32(lot * per_warp + lane // lots), i32(lane % lots * span)
+        channel, n0 = i32(unit * per_warp + lane // vectors), i32(lane % vectors * span)
         if channel < have:
             to = space + (i64(channel * area) * images + n0) * SIZE
             for v in range(columns):

@@ -59,29 +59,29 @@ def asking_boxes(config: Any, axis: int) -> Callable[..., int]:
 
 
 def awaiting(config: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What the warps that multiply call, ``lot``: terms of a box.
+    """What the warps that multiply call, ``box_terms``: terms of a box.
 
-    ``await_boxes(full, have, need, lot, phases, place)``: until the first ``need`` terms are there; ``have`` are.
-    ``leave_boxes(full, left, done, lot, place)``: those whose terms all lie before ``done`` are not needed any longer; those
-    before ``left`` are not already.
+    ``await_boxes(full, have, need, box_terms, phases, place)``: until the first ``need`` terms are there; ``have`` are.
+    ``leave_boxes(full, left, done, box_terms, place)``: those whose terms all lie before ``done`` are not needed any
+    longer; those before ``left`` are not already.
     """
     rings, boxes = 2 * config.warps * config.depth, config.boxes
 
     @device
-    def await_boxes(full, have, need, lot, phases, place):
+    def await_boxes(full, have, need, box_terms, phases, place):
         while have < need:
             barrier_wait(u32(full + 8 * (rings + place)), u32(phases >> place & 1))
-            phases, have = i32(phases ^ (1 << place)), i32(have + lot)
+            phases, have = i32(phases ^ (1 << place)), i32(have + box_terms)
             place = i32(place + 1) if place < boxes - 1 else i32(0)
         return have, phases, place
 
     @device
-    def leave_boxes(full, left, done, lot, place):
-        while left + lot <= done:
+    def leave_boxes(full, left, done, box_terms, place):
+        while left + box_terms <= done:
             sync_warp()
             if thread_here() % LANES == 0:
                 barrier_arrive(u32(full + 8 * (rings + boxes + place)))
-            left = i32(left + lot)
+            left = i32(left + box_terms)
             place = i32(place + 1) if place < boxes - 1 else i32(0)
         return left, place
 

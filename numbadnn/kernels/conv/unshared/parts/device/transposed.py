@@ -29,8 +29,8 @@ def transpose(size: int, images: int, vec: int, cells: bool = False, lasting: bo
     pitch = images + 1  # odd: the images of a pixel and the pixels of an image meet all banks
     across, each, table = PIXELS // vec, 16 // size, PIXELS * pitch
     apart = THREADS // across
-    rows, lot = max(1, images // apart), 1 if vec == 1 else 4
-    taken, writes = rows * lot, -(-PIXELS * images // (THREADS * each))
+    rows, loaded = max(1, images // apart), 1 if vec == 1 else 4
+    taken, writes = rows * loaded, -(-PIXELS * images // (THREADS * each))
 
     def kernel(x, y, space, N, blocks, pixels, pixels_of_y, image, image_of_y, strides, strides_of_y):
         tile, held = cuda.shared.array(table, WORD), cuda.local.array(taken, WORD)
@@ -53,11 +53,11 @@ def transpose(size: int, images: int, vec: int, cells: bool = False, lasting: bo
             if vec == 1:
                 held[i] = read(source)
             else:
-                read(held, i32(i * lot), source)
+                read(held, i32(i * loaded), source)
             source = source + (step if first + (i + 1) * apart < N else i64(0))
         for i in range(rows):
             for e in range(vec):
-                word = held[i * lot + e // (together if vec > 1 else 1)]
+                word = held[i * loaded + e // (together if vec > 1 else 1)]
                 if vec > 1 and together == 2:
                     word = u32(word >> u32(16)) if e % 2 else u32(word & u32(0xFFFF))
                 if first + i * apart < images:

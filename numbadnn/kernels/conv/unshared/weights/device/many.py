@@ -33,7 +33,7 @@ from numbadnn.problem import ITEMSIZE
 def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
     images, threads, tall, places, vec = config.images, config.threads, config.tall, config.places, config.vec
-    lots = config.lots
+    tiles = config.lots
     single, size = dtype == "float32", ITEMSIZE[dtype]
     pixel, wide, tile = images * size, 16 // size, 64 // size
     looks, words = max(1, pixel // 64), min(4, pixel // 16)  # of a lane at a pixel
@@ -48,8 +48,8 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
     seen_words = pieces * words
-    of_lot, of_factors, eights, at_once = 2 * wide, 2 * words * looks, 2 * lots, FILTERS * lots
-    sums, factors = of_lot * lots, of_factors * lots
+    of_tile, of_factors, row_vectors, at_once = 2 * wide, 2 * words * looks, 2 * tiles, FILTERS * tiles
+    sums, factors = of_tile * tiles, of_factors * tiles
 
     @device
     def scaled(value, by):
@@ -96,9 +96,9 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         start = i32(i32(shared_address(shared)) + room * 4 + t * words * 4)
         at_y = y + (min(p, i32(P - 1)) * y_strides[2] + min(q, i32(Q - 1)) * y_strides[3]) * size + t * words * 4
         at_w = w + (i64(group * K + g) * w_strides[0] + i64(p) * w_strides[1] + i64(q) * w_strides[2]) * size
-        at_w, eight = at_w + (m0 + wide * t) * size, i64(w_strides[0] * (8 * size))
+        at_w, vector_stride = at_w + (m0 + wide * t) * size, i64(w_strides[0] * (8 * size))
         for k0 in range(0, K, at_once):
-            for row in range(eights):  # eight filters
+            for row in range(row_vectors):  # eight filters
                 k = i64(group * K + min(i32(k0 + 8 * row + g), i32(K - 1)))
                 for n in range(looks):
                     fetch(held, i32(0), at_y + k * y_strides[1] * size + n * 64)
@@ -117,19 +117,19 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                         b[e] = taken(seen[i * words + e])
                     for step in range(steps):
                         at_a = i32((i % looks * steps + step) * each * 2)
-                        for n in range(lots):
-                            to = i32(n * of_lot + i // looks * 4)
+                        for n in range(tiles):
+                            to = i32(n * of_tile + i // looks * 4)
                             multiply_add(total, to, a, i32(n * of_factors + at_a), b, i32(step * each))
                 ask(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
                 target = at_w + m * size
-                for row in range(eights):
+                for row in range(row_vectors):
                     for e in range(wide):
-                        value = total[row // 2 * of_lot + e // 2 * 4 + row % 2 * 2 + e % 2]
+                        value = total[row // 2 * of_tile + e // 2 * 4 + row % 2 * 2 + e % 2]
                         result[e] = f32(value) if single else f32(alpha * value)
                     for e in range(0, wide, vec):
                         if 8 * row < left and m + e < own_terms:
                             put(result, i32(e), target + e * size, beta)
-                    target = target + eight
-            at_w = at_w + eights * eight
+                    target = target + vector_stride
+            at_w = at_w + row_vectors * vector_stride
 
     return kernel

@@ -2,13 +2,13 @@
 
 A row is what ldmatrix takes; a tap is so many rows further on, whatever the dilation:
 
-    memory     channel c     t0 t1 ... t7          shared     octet o    row t0: c0 ... c7
+    memory     channel c     t0 t1 ... t7          shared     vector o    row t0: c0 ... c7
                channel c+1   t0 t1 ... t7     ->                         row t1: c0 ... c7     two rows are left out after 8
                ...                                                       ...
 
 A thread reads 8 times of 8 channels and turns them in registers. The columns of four products are such times that a lane has 8
 neighbouring times of a filter in the end: column n of the j-th is time 8 * (n / 2) + 2 * j + n % 2; with the two rows left out,
-eight lanes meet all banks at every tap. Filters lie in shared memory in rows of 8 channels too, [tap][octet][filter].
+eight lanes meet all banks at every tap. Filters lie in shared memory in rows of 8 channels too, [tap][vector][filter].
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.line.f16 import LANES, RUN
-from numbadnn.kernels.conv.line.octets import PITCH, THREADS, OctetsConfig
+from numbadnn.kernels.conv.line.vectors import PITCH, THREADS, VectorsConfig
 from numbadnn.kernels.lang.access import store_vector
 from numbadnn.kernels.lang.cuda import HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import load_matrices, product
@@ -35,7 +35,7 @@ def _pair(held, low, high, odd):
     return u32((held[low] & u32(0xFFFF)) | (held[high] << u32(16)))
 
 
-def _times(config: OctetsConfig) -> tuple[Callable[..., None], Callable[..., None]]:
+def _times(config: VectorsConfig) -> tuple[Callable[..., None], Callable[..., None]]:
     """``ask(held, line, time, Q, step)``: 8 times of 8 channels; ``put(shared, to, held, time, Q)``: as rows."""
     read, write = load_words(4), write_at("int32", 4)
 
@@ -58,10 +58,10 @@ def _times(config: OctetsConfig) -> tuple[Callable[..., None], Callable[..., Non
     return ask, put
 
 
-def _filters(config: OctetsConfig) -> Callable[..., None]:
+def _filters(config: VectorsConfig) -> Callable[..., None]:
     """``place(shared, base, w, K, stride, order)``: 8 channels of a filter are ``taps`` pieces of 16 bytes."""
-    taps, octets, filters, pitch = config.taps, config.octets, config.filters, config.pitch
-    items, words = octets * filters, 4 * config.taps
+    taps, vectors, filters, pitch = config.taps, config.octets, config.filters, config.pitch
+    items, words = vectors * filters, 4 * config.taps
     turns = -(-items // THREADS)
     count = turns * words
     read, write = load_words(4), write_at("int32", 4)
@@ -80,7 +80,7 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
             row[2] = mixed(held[at4], held[at5], odd4, odd5)
             row[3] = mixed(held[at6], held[at7], odd6, odd7)
             slot = i32(order[0] + s * order[1])
-            to = i32((slot * octets + m % octets) * pitch + m // octets)
+            to = i32((slot * vectors + m % vectors) * pitch + m // vectors)
             if m < items:
                 write(row, i32(0), shared, i32(base + to * ROW))
 
@@ -99,7 +99,7 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
         held = cuda.local.array(count, WORD)
         for i in range(turns):
             m = i32(i32(cuda.threadIdx.x) + i * THREADS)
-            at = w + (i64(min(i32(m // octets), i32(K - 1))) * stride + (m % octets) * (8 * taps)) * SIZE
+            at = w + (i64(min(i32(m // vectors), i32(K - 1))) * stride + (m % vectors) * (8 * taps)) * SIZE
             for s in range(taps):
                 read(held, i32(i * words + 4 * s), at + s * ROW)
         put_all(held, shared, base, order)
@@ -107,18 +107,18 @@ def _filters(config: OctetsConfig) -> Callable[..., None]:
     return place
 
 
-def _multiply(dtype: str, config: OctetsConfig) -> Callable[..., None]:
+def _multiply(dtype: str, config: VectorsConfig) -> Callable[..., None]:
     """``multiply(total, words, shared16, at)``: at = where a lane's times lie, the first of them, from tap to tap, bytes of an
-    octet, where its filters lie."""
+    vector, where its filters lie."""
     load, multiply_add = load_matrices(False), product(dtype, 16)
-    tiles, runs, octets, pitch = config.tiles, config.runs, config.octets, config.pitch
+    tiles, runs, vectors, pitch = config.tiles, config.runs, config.octets, config.pitch
 
     def turn(s: int) -> Callable[..., None]:
         @device
         def multiply_tap(total, words, shared16, at):
-            for chunk in range(octets // 2):
+            for chunk in range(vectors // 2):
                 for m in range(tiles):
-                    row = (s * octets + 2 * chunk) * pitch + m * 16
+                    row = (s * vectors + 2 * chunk) * pitch + m * 16
                     load(words, i32(4 + 4 * m), shared16, i32(at[4] + row * ROW))
                 for run in range(runs):
                     for j in range(2):
@@ -135,14 +135,14 @@ def _multiply(dtype: str, config: OctetsConfig) -> Callable[..., None]:
     return in_turn([turn(s) for s in range(config.taps)])
 
 
-def forward(dtype: str, config: OctetsConfig) -> Callable[..., None]:
+def forward(dtype: str, config: VectorsConfig) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
-    octets, tiles, runs, filters, span = config.octets, config.tiles, config.runs, config.filters, config.span
+    vectors, tiles, runs, filters, span = config.octets, config.tiles, config.runs, config.filters, config.span
     pitch, stride = config.pitch, THREADS // config.octets
     all_have = span // 8 >= stride  # no branch: what is asked for would be, no sooner than it is put
     ask, put = _times(config)
     place, multiply, write = _filters(config), _multiply(dtype, config), store_vector(dtype, 8, "float32")
-    sums, count, channels = runs * tiles * 16, 4 + 4 * tiles, 8 * octets
+    sums, count, channels = runs * tiles * 16, 4 + 4 * tiles, 8 * vectors
 
     def kernel(
         x, w, y, blocks_of_filters, blocks, groups, K, Q, past, dilation, halo, plane, x_strides, w_stride, order,
@@ -161,15 +161,15 @@ def forward(dtype: str, config: OctetsConfig) -> Callable[..., None]:
         n = i32(u32(b) // u32(groups))
         g = i32(b - n * groups)
         line = x + (i64(n) * x_strides[0] + i64(g * channels) * x_strides[1]) * SIZE
-        own = line + i64(thread % octets * 8) * x_strides[1] * SIZE
-        to = i32(base + thread % octets * plane)
-        piece = i32(thread // octets)
+        own = line + i64(thread % vectors * 8) * x_strides[1] * SIZE
+        to = i32(base + thread % vectors * plane)
+        piece = i32(thread // vectors)
         number = i32(span // 8 + halo)
         time, later = i32(t0 + (piece - halo) * 8), i32(t0 + (piece + stride - halo) * 8)
         ask(held, own, time, Q, x_strides[1])
         if piece + stride < number:  # a few threads have more than the others: they ask at once too
             ask(rest, own, later, Q, x_strides[1])
-        place(shared, i32(base + octets * plane), w + i64(g * K + k0) * w_stride * SIZE, i32(K - k0), w_stride, order)
+        place(shared, i32(base + vectors * plane), w + i64(g * K + k0) * w_stride * SIZE, i32(K - k0), w_stride, order)
         if all_have or piece < number:
             put(shared, i32(to + piece * (PITCH * ROW)), held, time, Q)
         if piece + stride < number:
@@ -185,7 +185,7 @@ def forward(dtype: str, config: OctetsConfig) -> Callable[..., None]:
         row = i32(lane & 7)
         at[0] = i32(base + ((lane >> 3) & 1) * plane + (warp * (runs * RUN // 8) + (row >> 1)) * (PITCH * ROW))
         at[1], at[2], at[3] = i32(8 * halo - past + 2 * (lane >> 4) + (row & 1)), i32(dilation), i32(plane)
-        at[4] = i32(base + octets * plane + ((lane >> 4) * pitch + (lane & 15)) * ROW)
+        at[4] = i32(base + vectors * plane + ((lane >> 4) * pitch + (lane & 15)) * ROW)
         multiply(total, words, shared16, at)
         for run in range(runs):
             time = i32(t0 + (warp * runs + run) * RUN + (lane & 3) * 8)

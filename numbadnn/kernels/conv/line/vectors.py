@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types go to tensor cores in rows of 8 channels; the device code is ``device/octets.py``."""
+"""Which lines of 16-bit types go to tensor cores in rows of 8 channels; the device code is ``device/vectors.py``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PITCH = 10
 
 
 @dataclass(frozen=True, slots=True)
-class OctetsConfig:
+class VectorsConfig:
     """A block has 8 * ``octets`` channels and 16 * ``tiles`` filters, a warp of it ``runs`` of 32 times; ``taps`` are frozen."""
 
     octets: int
@@ -34,7 +34,7 @@ class OctetsConfig:
 
     @property
     def pitch(self) -> int:
-        """Rows of an octet of the filters in shared memory: one more than there are, so that neighbours meet all banks."""
+        """Rows of a vector of the filters in shared memory: one more than there are, so that neighbours meet all banks."""
         return self.filters + 1
 
     @property
@@ -46,17 +46,17 @@ class OctetsConfig:
 MOST_TAPS = 4
 
 
-def plane_of(problem: ConvProblem, config: OctetsConfig) -> int:
-    """Bytes of an octet in shared memory: one row more than a multiple of 8, so that neighbours meet all banks."""
+def plane_of(problem: ConvProblem, config: VectorsConfig) -> int:
+    """Bytes of a vector in shared memory: one row more than a multiple of 8, so that neighbours meet all banks."""
     rows = (config.span // 8 + halo_of(problem)) * PITCH
     return 16 * (rows + (1 - rows) % 8)
 
 
-def shared_bytes(problem: ConvProblem, config: OctetsConfig) -> int:
+def shared_bytes(problem: ConvProblem, config: VectorsConfig) -> int:
     return config.octets * (plane_of(problem, config) + config.taps * config.pitch * 16)
 
 
-def heuristic(problem: ConvProblem, policy: Policy) -> OctetsConfig | None:
+def heuristic(problem: ConvProblem, policy: Policy) -> VectorsConfig | None:
     """16, 32 or 64 channels and few taps; None elsewhere. Filters must lie in memory without gaps."""
     w, (K, C), S = problem.w, problem.w.shape[:2], problem.taps[1]
     if C not in (16, 32, 64) or S > MOST_TAPS or line_f16.heuristic(problem, policy) is None:
@@ -64,16 +64,16 @@ def heuristic(problem: ConvProblem, policy: Policy) -> OctetsConfig | None:
     if not (w.aligned and w.strides[1:2] + w.strides[3:] == (S, 1) and w.strides[0] % 8 == 0):
         return None
     runs = max(1, 8 // (C // 8))
-    config = OctetsConfig(C // 8, min(-(-K // (16 * problem.groups)), 4 // runs), runs, S, 2)
+    config = VectorsConfig(C // 8, min(-(-K // (16 * problem.groups)), 4 // runs), runs, S, 2)
     return config if shared_bytes(problem, config) <= SHARED_BYTES else None
 
 
-def kernel(dtype: str, config: OctetsConfig) -> Kernel:
+def kernel(dtype: str, config: VectorsConfig) -> Kernel:
     arguments, parameters = (dtype, config), "ptr:3 i32:9 i64*2 i64 i32*2 i64*2"
-    return Kernel.of("line_octets", "conv.line.device.octets.forward", arguments, parameters, THREADS, config.resident)
+    return Kernel.of("line_octets", "conv.line.device.vectors.forward", arguments, parameters, THREADS, config.resident)
 
 
-def prepare(problem: ConvProblem, device: int, config: OctetsConfig, chosen: Kernel) -> Any:
+def prepare(problem: ConvProblem, device: int, config: VectorsConfig, chosen: Kernel) -> Any:
     (N, _, _, Q), w, groups = problem.x.shape, problem.w, problem.groups
     K, S = w.shape[0] // groups, config.taps
     blocks_of_filters, blocks = -(-K // config.filters), -(-Q // config.span)
@@ -87,5 +87,5 @@ def prepare(problem: ConvProblem, device: int, config: OctetsConfig, chosen: Ker
 
 
 def kernels() -> Iterator[Kernel]:
-    yield kernel("float16", OctetsConfig(8, 4, 1, 3, 2))
-    yield kernel("bfloat16", OctetsConfig(2, 1, 4, 3, 2))
+    yield kernel("float16", VectorsConfig(8, 4, 1, 3, 2))
+    yield kernel("bfloat16", VectorsConfig(2, 1, 4, 3, 2))

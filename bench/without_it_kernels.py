@@ -39,8 +39,8 @@ def _rows(wanted: Callable[[Any], bool]) -> dict[str, Any]:
 #: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked
 ASKED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("unshared_inputs_twofold", "first", "inputs.f32x2", {"AS_QUICK": 1e9}),
-    ("unshared_inputs_rows", "no asking warp", "inputs.rows", _rows(lambda c: not c.asked)),
-    ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.asked)),
+    ("unshared_inputs_rows", "no prefetching warp", "inputs.rows", _rows(lambda c: not c.prefetched)),
+    ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.prefetched)),
     ("unshared_weights_many", "small filters too", "weights.many", {"ENOUGH_BYTES": 0, "FEWEST_IMAGES": 1}),
 )  # fmt: skip
 
@@ -60,20 +60,20 @@ def variants(problem: Any, policy: Any) -> Iterator[Impl]:
             yield _as(impl, how, lambda c=config, m=module: m.plan(problem, policy, c))
     taking = {name: i for name, i in taking.items() if not i.supports(problem, policy)}
     if impl := taking.get("numba.unshared_inputs_rows"):
-        yield from _asking(impl, problem, policy, "always an asking warp", True)
-        yield from _asking(impl, problem, policy, "never an asking warp", False)
+        yield from _prefetching(impl, problem, policy, "always a prefetching warp", True)
+        yield from _prefetching(impl, problem, policy, "never a prefetching warp", False)
     yield from _pools(problem, policy, taking)
     for name in ("numba.spatial_channels", "numba.spatial_staged"):
         if name in taking and problem.op == "spatialtf_sampler_grad":
             yield _as(taking[name], "no stripes", lambda i=taking[name]: _without_stripes(i, problem, policy))
 
 
-def _asking(impl: Impl, problem: Any, policy: Any, how: str, always: bool) -> Iterator[Impl]:
+def _prefetching(impl: Impl, problem: Any, policy: Any, how: str, always: bool) -> Iterator[Impl]:
     """``inputs/rows.py`` with a warp that prefetches everywhere, or nowhere, in whatever tiles that takes."""
     from numbadnn.kernels.conv.unshared.inputs import rows, rows_config
 
     def all_alike() -> Any:
-        return patch.object(rows_config.RowsConfig, "asked", always)
+        return patch.object(rows_config.RowsConfig, "prefetched", always)
 
     def candidates(problem: Any) -> list[tuple[float, Any]]:
         return rows_config.candidates.__wrapped__(problem)
@@ -81,7 +81,7 @@ def _asking(impl: Impl, problem: Any, policy: Any, how: str, always: bool) -> It
     usual = rows.heuristic(problem, policy)
     with all_alike(), patch.object(rows, "candidates", candidates):
         config = rows.heuristic(problem, policy)
-    if config is None or (config == usual and usual.asked == always):
+    if config is None or (config == usual and usual.prefetched == always):
         return
 
     def make() -> Any:
@@ -149,14 +149,14 @@ HOSTS = {
 }  # fmt: skip
 #: parts of an implementation -> it, what runs without the part ("": others), the problems, the modules
 PARTS: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
-    "unshared_inputs_rows, asking warp": (
-        "unshared_inputs_rows", "no asking warp", "", ("conv.unshared.inputs.device.asked",)),
-    "unshared_inputs_rows, asking warp in any tiles": (
-        "unshared_inputs_rows", "never an asking warp", "", ("conv.unshared.inputs.device.asked",)),
+    "unshared_inputs_rows, prefetching warp": (
+        "unshared_inputs_rows", "no prefetching warp", "", ("conv.unshared.inputs.device.prefetched",)),
+    "unshared_inputs_rows, prefetching warp in any tiles": (
+        "unshared_inputs_rows", "never a prefetching warp", "", ("conv.unshared.inputs.device.prefetched",)),
     "unshared_inputs_rows, rows at a time": (
-        "unshared_inputs_rows", "one row at a time", "", ("conv.unshared.inputs.device.asked",)),
-    "unshared_inputs_rows, no asking warp": (
-        "unshared_inputs_rows", "always an asking warp", "", ()),
+        "unshared_inputs_rows", "one row at a time", "", ("conv.unshared.inputs.device.prefetched",)),
+    "unshared_inputs_rows, no prefetching warp": (
+        "unshared_inputs_rows", "always a prefetching warp", "", ()),
     "unshared_inputs_rows, 32 bits": ("unshared_inputs_rows", "", "float32", ("conv.unshared.inputs.device.rows_single",)),
     "unshared_inputs_rows, 16 bits": ("unshared_inputs_rows", "", "float16", ("conv.unshared.inputs.device.rows_f16",)),
     "grouped_halves, weights": ("grouped_halves", "", "grad_wrt_weights", ("conv.grouped.weights",)),

@@ -109,22 +109,23 @@ TRANSPOSED: tuple[tuple[str, str, Any], ...] = (
 
 
 #: rows of pixels with their sums in registers: sizes, tile, channels, depth, images of a thread of float32, rows of positions at
-#: a time, who asks for filters and whether y is transposed. The last tile has fewer rows and columns, a group of rows fewer; two
-#: slices of channels; the last piece has fewer filters, or is the only one; groups; pixels that no position reaches; filters
-#: copied at once, of neighbours in neighbouring lanes; one image; filters that begin anywhere within 32 and 128 bytes
+#: a time, who prefetches filters and whether y is transposed. The last tile has fewer rows and columns, a group of rows
+#: fewer; two slices of channels; the last piece has fewer filters, or is the only one; groups; pixels that no position
+#: reaches; filters copied at once, of neighbours in neighbouring lanes; one image; filters that begin anywhere within 32
+#: and 128 bytes
 ROWS: tuple[tuple[str, tuple[int, int], int, int, int, int, str], ...] = (
     ("x={t}:2x8x4x5 w={t}:4x3x4x8x2x2", (2, 3), 8, 3, 2, 1, ""),
     ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2, ""),
-    ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2, "asked"),
+    ("x={t}:9x16x5x6 w={t}:20x3x2x16x3x3 pad=1,1,0,0 stride=2,2 flip=0", (3, 1), 8, 2, 8, 2, "prefetched"),
     ("x={t}:17x16x4x5 w={t}:6x3x4x8x2x2 groups=2 alpha=2 beta=-3", (2, 2), 8, 2, 4, 1, ""),
     ("x={t}:3x8x10x10 w={t}:18x2x2x8x9x9 flip=0", (2, 2), 8, 2, 1, 2, ""),
     ("x={t}:17x16x7x7 w={t}:32x3x3x8x3x3 groups=2 stride=2,2", (2, 2), 8, 3, 4, 1, "transposed"),
     ("x={t}:9x8x6x7 w={t}:32x4x5x8x3x3", (4, 2), 8, 5, 16, 2, "transposed"),
     ("x={t}:1x8x6x4 w={t}:17x4x2x8x3x3 flip=0", (4, 2), 8, 2, 1, 3, ""),
-    ("x={t}:3x16x10x10 w={t}:18x2x2x16x9x9 flip=0", (2, 2), 8, 2, 1, 2, "asked"),
-    ("x={t}:9x8x7x6 w={t}:20x5x4x8x3x3", (4, 2), 8, 2, 1, 2, "asked"),
+    ("x={t}:3x16x10x10 w={t}:18x2x2x16x9x9 flip=0", (2, 2), 8, 2, 1, 2, "prefetched"),
+    ("x={t}:9x8x7x6 w={t}:20x5x4x8x3x3", (4, 2), 8, 2, 1, 2, "prefetched"),
     ("x={t}:17x8x7x6 w={t}:32x5x4x8x3x3 flip=0", (4, 2), 8, 5, 16, 3, "transposed"),
-    ("x={t}:3x16x11x7 w={t}:18x5x3x8x3x3 stride=2,2 groups=2 alpha=2 beta=-3", (3, 2), 8, 3, 1, 2, "asked"),
+    ("x={t}:3x16x11x7 w={t}:18x5x3x8x3x3 stride=2,2 groups=2 alpha=2 beta=-3", (3, 2), 8, 3, 1, 2, "prefetched"),
 )
 
 
@@ -132,7 +133,7 @@ def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype:
     sizes, tile, channels, depth, own, deep, how = row
     problem, own = ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}"), own if dtype == "float32" else 0
     config = configured(problem, tile, channels, depth, 1, own, deep)
-    if how in ("asked", "transposed"):
+    if how in ("prefetched", "transposed"):
         config = replace(config, turns=3, many=True, turned=how == "transposed")
         config = config if own else laid_out(problem, config)
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")

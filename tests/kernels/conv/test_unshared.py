@@ -134,8 +134,8 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
 def test_what_several_tiles_need_comes_while_one_is_multiplied() -> None:
     """Boxes of some channels, of which two are there; a tile's rows at once where the output has them."""
 
-    def kind(sizes: str, **asked: Any) -> Any:
-        return unshared_places_stream.heuristic(ConvProblem.parse(f"conv2d {sizes}"), Policy(**asked))
+    def kind(sizes: str, **options: Any) -> Any:
+        return unshared_places_stream.heuristic(ConvProblem.parse(f"conv2d {sizes}"), Policy(**options))
 
     sizes = "x=float16:{n}x{c}x{s}x{s} w=float16:{k}x{s}x{s}x{c}x3x3 pad=1,1,1,1"
     config = kind(sizes.format(n=32, s=64, c=32, k=32))
@@ -171,9 +171,9 @@ def test_what_several_tiles_need_comes_while_one_is_multiplied() -> None:
 def test_float32_images_as_two_float16() -> None:
     """Of rows that tiles of equal width divide; what fits; by its estimate, no slower than other kernels."""
 
-    def found(sizes: str, **asked: Any) -> InputsF32x2Config | None:
+    def found(sizes: str, **options: Any) -> InputsF32x2Config | None:
         problem = ConvProblem.parse(f"conv2d_grad_wrt_inputs {sizes}")
-        return unshared_inputs_f32x2.heuristic(problem, Policy(**asked))
+        return unshared_inputs_f32x2.heuristic(problem, Policy(**options))
 
     for images, side in ((9, 32), (16, 64), (19, 32), (32, 64)):
         sizes = f"x=float32:{images}x32x{side}x{side} w=float32:32x{side}x{side}x32x3x3 pad=1,1,1,1"

@@ -20,8 +20,8 @@ CHANNELS, BOX, FILTERS = 64, 64, 64
 #: groups of four warps, each with boxes of its own
 GROUPS = 4
 THREADS = GROUPS * 128
-#: the thread that asks for boxes, which takes it 250 cycles each, and for how many of them before it cuts filters
-ASKING, FIRST_BOXES = THREADS - LANES, GROUPS
+#: the thread that prefetches boxes, which takes it 250 cycles each, and for how many of them before it cuts filters
+PREFETCHER, FIRST_BOXES = THREADS - LANES, GROUPS
 #: bytes of a box, and of the rows of 8 channels that 64 filters and one empty are at a tap
 BOX_BYTES, VECTOR = CHANNELS * BOX * SIZE, (FILTERS + 1) * 16
 #: from tap to tap

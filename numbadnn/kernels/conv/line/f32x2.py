@@ -28,8 +28,8 @@ SCALE, EXTREMES, EXTREMES_OF_FILTERS, SHARE, FIRST = 32, 64, 192, 256, 320
 class F32x2Config:
     """Each set has ``high`` * ``wide`` warps, a warp 16 * ``tiles`` filters and ``runs`` of 32 times; ``taps`` are frozen.
 
-    After every ``run`` instructions of a tap their sums are added to the total. A reader asks for 8 channels of ``turns`` times.
-    ``full``: of the 8 * ``octets`` channels none is missing; ``whole``: four neighbouring times are one access.
+    After every ``run`` instructions of a tap their sums are added to the total. A reader prefetches 8 channels of
+    ``turns`` times. ``full``: of the 8 * ``octets`` channels none is missing; ``whole``: four neighbouring times are one access.
     """
 
     octets: int

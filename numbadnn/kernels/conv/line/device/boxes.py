@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.line.boxes import (
-    ASKING,
     BOX,
     BOX_BYTES,
     CHANNELS,
@@ -33,6 +32,7 @@ from numbadnn.kernels.conv.line.boxes import (
     FIRST_BOXES,
     GROUPS,
     MOST_BOXES,
+    PREFETCHER,
     TAP,
     VECTOR,
     BoxesConfig,
@@ -140,7 +140,7 @@ def forward(config: BoxesConfig) -> Callable[..., None]:
     of_filters, of_box, bytes_of_filter = _descriptor(VECTOR), _descriptor(BOX * 16), CHANNELS * config.taps * SIZE
 
     @device
-    def ask(base, map_x, slot, tile, tiles, by_tiles, channel):
+    def prefetch(base, map_x, slot, tile, tiles, by_tiles, channel):
         n = quotient(tile, by_tiles)
         barrier = u32(base + u32(slot * 8))
         expect(barrier, u32(BOX_BYTES))
@@ -163,19 +163,19 @@ def forward(config: BoxesConfig) -> Callable[..., None]:
                 size = i32(min(K - k0, i32(FILTERS)) * bytes_of_filter)
                 expect(come, u32(size))
                 copy_bytes(u32(base + u32(FIRST)), w + i64(group * K + k0) * w_strides[0] * SIZE, size, come)
-        elif thread == ASKING:
+        elif thread == PREFETCHER:
             for i in range(MOST_BOXES):
                 init(u32(base + u32(i * 8)), u32(1))
             fence_all()
         cuda.syncthreads()
-        if thread == ASKING:  # behind the filters, and in their order
+        if thread == PREFETCHER:  # behind the filters, and in their order
             for i in range(min(FIRST_BOXES, slots, number)):
-                ask(base, map_x, i, i32(block + i * blocks), tiles, by_tiles, i32(group * C))
+                prefetch(base, map_x, i, i32(block + i * blocks), tiles, by_tiles, i32(group * C))
         rows = w + (w_start + i64(group * K + k0) * w_strides[0]) * SIZE
         inverse_of_filters, limit_of_filters = cut_filters(base, rows, come, packed, i32(K - k0), C, spread, w_strides)
-        if thread == ASKING:
+        if thread == PREFETCHER:
             for i in range(FIRST_BOXES, min(slots, number)):
-                ask(base, map_x, i, i32(block + i * blocks), tiles, by_tiles, i32(group * C))
+                prefetch(base, map_x, i, i32(block + i * blocks), tiles, by_tiles, i32(group * C))
         lane, warp, own = i32(thread & (LANES - 1)), i32((thread >> 5) & 3), i32(thread >> 7)
         box, slot, parity = own, own, u32(0)
         sums = cuda.local.array(many, f32)
@@ -188,7 +188,7 @@ def forward(config: BoxesConfig) -> Callable[..., None]:
                 wait_read()  # what was stored from the box before, in whose place another comes
                 before = i32(slot - GROUPS + (slots if slot < GROUPS else 0))
                 tile = i32(block + (box - GROUPS + slots) * blocks)
-                ask(base, map_x, before, tile, tiles, by_tiles, i32(group * C))
+                prefetch(base, map_x, before, tile, tiles, by_tiles, i32(group * C))
             b = u64(u64(of_box) | u64(u32(place + u32((halo - past) * 16)) >> u32(4)))
             if box > 0:
                 my_turn(i32(1 + GROUPS + own))

@@ -96,7 +96,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
     """``cut(base, w, come, packed, K, C, spread, strides) -> (inverse of the scale, limit)``: a block's filters, in their place.
 
     A thread has all taps of eight channels of a filter. ``packed``: filters are on their way to shared memory, as they are, and
-    the barrier ``come`` tells of them; -1: the last tap first. Else threads ask for their own.
+    the barrier ``come`` tells of them; -1: the last tap first. Else threads prefetch their own.
     """
     taps, warps, half_bytes = config.taps, THREADS // LANES, config.filters
     bits, load_words, keep, number = load_bits(SIZE), hopper.load_words, hopper.keep_word, hopper.as_float
@@ -117,14 +117,14 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
 
         return look
 
-    def ask_of(s: int) -> Callable[..., None]:
+    def prefetch_of(s: int) -> Callable[..., None]:
         @device
-        def ask(held, row, left, steps):
+        def prefetch(held, row, left, steps):
             for e in range(8):
                 value = bits(row + (min(i32(e), left) * steps[1] + s * steps[2]) * SIZE)
                 held[8 * s + e] = value if i32(e) <= left else u32(0)
 
-        return ask
+        return prefetch
 
     def put_of(s: int) -> Callable[..., None]:
         put_row = _put_row(8 * s)
@@ -135,8 +135,8 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
 
         return put
 
-    look_all, ask_all, put_all = (
-        in_turn([of(i) for i in range(n)]) for of, n in ((look_of, 2 * taps), (ask_of, taps), (put_of, taps))
+    look_all, prefetch_all, put_all = (
+        in_turn([of(i) for i in range(n)]) for of, n in ((look_of, 2 * taps), (prefetch_of, taps), (put_of, taps))
     )
 
     @device
@@ -150,7 +150,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
         else:
             c = min(i32(8 * vector), i32(C - 1))
             row = w + (i64(min(f, i32(K - 1))) * strides[0] + c * strides[1]) * SIZE
-            ask_all(held, row, i32(C - 1 - 8 * vector), strides)
+            prefetch_all(held, row, i32(C - 1 - 8 * vector), strides)
         top, low = largest(held)
         at = u32(base + u32(EXTREMES_OF_FILTERS))
         if thread & (LANES - 1) == 0:

@@ -9,7 +9,7 @@ reads pieces of 8 times of two channels, 16 bytes each, and turns them while it 
 Times that leave the same remainder by 4 follow each other: column n of the j-th of four products is time 4n + j, so at whatever
 tap eight lanes read neighbours, and in the end a lane has 8 neighbouring times of a filter. The filters lie in shared memory as
 the lanes take them, and stay there while a block goes from times to times. It has all channels at once, or ``pairs`` of two at a
-time; what is next is asked for before what is there is multiplied.
+time; what is next is prefetched before what is there is multiplied.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numbadnn.kernels.lang.packed import load_words
 
 #: bytes of an element
 SIZE = 2
-#: words of the filters that a thread asks for at a time
+#: words of the filters that a thread prefetches at a time
 TOGETHER = 4
 
 
@@ -58,11 +58,11 @@ def _fill(config: LineF16Config) -> Callable[..., None]:
 
 
 def _pieces(config: LineF16Config) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``ask(held, at, line, time, c, C, Q, step)``: 8 times of two channels; ``put(shared, to, quarter, held, at, ...)``."""
+    """``prefetch(held, at, line, time, c, C, Q, step)``: 8 times of two channels; ``put(shared, to, quarter, held, at, ...)``."""
     read = load_words(4)
 
     @device
-    def ask(held, at, line, time, c, C, Q, step):
+    def prefetch(held, at, line, time, c, C, Q, step):
         there = time >= 0 and time < Q  # else the line's first piece is read, and not used
         low = line + (i64(min(c, i32(C - 1))) * step + (time if there else i32(0))) * SIZE
         high = line + (i64(min(i32(c + 1), i32(C - 1))) * step + (time if there else i32(0))) * SIZE
@@ -81,7 +81,7 @@ def _pieces(config: LineF16Config) -> tuple[Callable[..., None], Callable[..., N
             shared[first] = even
             shared[i32(first + quarter)] = odd
 
-    return ask, put
+    return prefetch, put
 
 
 def _multiply(dtype: str, config: LineF16Config) -> Callable[..., None]:
@@ -115,16 +115,16 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
     filters, runs, pairs, threads, pieces = config.filters, config.runs, config.pairs, config.threads, config.pieces
     span, tiles, whole = config.span, config.filters // 16, config.whole
     fill, multiply, write = _fill(config), _multiply(dtype, config), store_vector(dtype, 8, "float32")
-    ask, put = _pieces(config)
+    prefetch, put = _pieces(config)
     sums, waiting, columns, gathered = runs * tiles * 16, pieces * 8, 8 * runs, 2 * TOGETHER
 
     @device
-    def ask_all(held, line, t0, c0, number, across, halo, C, Q, step):
+    def prefetch_all(held, line, t0, c0, number, across, halo, C, Q, step):
         for p in range(pieces):
             i = i32(cuda.threadIdx.x + p * threads)
             if i < number:
                 pair = i32(u32(i) // u32(across))
-                ask(held, p * 8, line, i32(t0 + (i - pair * across - halo) * 8), i32(c0 + 2 * pair), C, Q, step)
+                prefetch(held, p * 8, line, i32(t0 + (i - pair * across - halo) * 8), i32(c0 + 2 * pair), C, Q, step)
 
     @device
     def put_all(shared, stage, row, quarter, held, t0, c0, number, across, halo, C, Q):
@@ -157,7 +157,7 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
         first = x + i64(group * C) * x_strides[1] * SIZE
         n = i32(u32(begin) // u32(blocks))
         t0 = i32((begin - n * blocks) * span)
-        ask_all(held, first + i64(n) * x_strides[0] * SIZE, t0, i32(0), number, across, halo, C, Q, x_strides[1])
+        prefetch_all(held, first + i64(n) * x_strides[0] * SIZE, t0, i32(0), number, across, halo, C, Q, x_strides[1])
         fill(
             shared, got, w + (w_start + i64(group * K + k0) * w_strides[0]) * SIZE, chunks, i32(K - k0), C, S, w_strides
         )
@@ -169,14 +169,14 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
             for chunk in range(0, chunks, at_once):
                 put_all(shared, stage, row, quarter, held, t0, i32(chunk * 16), number, across, halo, C, Q)
                 cuda.syncthreads()
-                # what is next, the line's next channels or other times, is asked for before these are multiplied
+                # what is next, the line's next channels or other times, is prefetched before these are multiplied
                 more = chunk + at_once < chunks
                 following = i32(work) if more else i32(work + lanes)
                 if following < N * blocks:
                     m = i32(u32(following) // u32(blocks))
                     line = first + i64(m) * x_strides[0] * SIZE
                     c0 = i32((chunk + at_once) * 16) if more else i32(0)
-                    ask_all(
+                    prefetch_all(
                         held, line, i32((following - m * blocks) * span), c0, number, across, halo, C, Q, x_strides[1]
                     )
                 own = i32(stage + (lane & 3) * row + (lane >> 2) + warp * (runs * RUN // 4))

@@ -1,7 +1,7 @@
 """What lines on tensor cores (``device/f32x2.py``) multiply, cut: a reader's rows of eight channels, and the filters.
 
 A reader has 8 channels of some times; readers tell each other what the largest is, cut all they have by the scale of that, and
-have asked for the same of the next block before. The filters of a block have one scale, too.
+have prefetched the same of the next block before. The filters of a block have one scale, too.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def readers(config: F32x2Config) -> Callable[..., None]:
     meet, wait, tell = meet_of(READERS), meet_of(of_stage), arrive_of(of_stage)
 
     @device
-    def ask_inner(held, line, time, step, channels, whole):
+    def prefetch_inner(held, line, time, step, channels, whole):
         for e in range(8):
             start = line + i64(time) * SIZE + (i32(e) if full else min(i32(e), channels)) * step
             for turn in range(last_turn):
                 held[8 * turn + e] = bits(start + turn * hop * SIZE)
             held[8 * last_turn + e] = bits(start + last_turn * hop * SIZE) if whole else u32(0)
 
-    def ask_of(turn: int) -> Callable[..., None]:
+    def prefetch_of(turn: int) -> Callable[..., None]:
         at = 8 * turn
 
         @device
-        def ask(held, line, where, how):
+        def prefetch(held, line, where, how):
             time = i32(where[0] + turn * hop)
             start = (
                 line + i64(time if time >= 0 and time < where[1] else i32(0)) * SIZE
@@ -74,7 +74,7 @@ def readers(config: F32x2Config) -> Callable[..., None]:
             for e in range(8):
                 held[at + e] = bits(start + (i32(e) if full else min(i32(e), how[1])) * how[0])
 
-        return ask
+        return prefetch
 
     def omit_of(turn: int) -> Callable[..., None]:
         at = 8 * turn
@@ -102,14 +102,16 @@ def readers(config: F32x2Config) -> Callable[..., None]:
 
         return put
 
-    ask_outer, omit_all, put_all = (in_turn([of(t) for t in range(turns)]) for of in (ask_of, omit_of, put_of))
+    prefetch_outer, omit_all, put_all = (
+        in_turn([of(t) for t in range(turns)]) for of in (prefetch_of, omit_of, put_of)
+    )
 
     @device
-    def ask_all(held, line, t0, first, Q, halo, how):
+    def prefetch_all(held, line, t0, first, Q, halo, how):
         if t0 >= halo and t0 + span <= Q:
-            ask_inner(held, line, i32(first + t0), how[0], how[1], how[3])
+            prefetch_inner(held, line, i32(first + t0), how[0], how[1], how[3])
         else:
-            ask_outer(held, line, (i32(first + t0), min(Q, i32(t0 + span))), how)
+            prefetch_outer(held, line, (i32(first + t0), min(Q, i32(t0 + span))), how)
 
     @device
     def read(shared, stages, line, works, tiles, by_tiles, C, Q, halo, spread, strides):
@@ -127,7 +129,7 @@ def readers(config: F32x2Config) -> Callable[..., None]:
         work = i32(cuda.blockIdx.x)
         n = quotient(work, by_tiles)
         t0 = i32((work - n * tiles) * span)
-        ask_all(coming, own + i64(n) * strides[0] * SIZE, t0, first, Q, halo, how)
+        prefetch_all(coming, own + i64(n) * strides[0] * SIZE, t0, first, Q, halo, how)
         stage, turn, more = i32(0), i32(0), work < works
         while more:
             now = t0
@@ -138,7 +140,7 @@ def readers(config: F32x2Config) -> Callable[..., None]:
             t0 = i32((work - n * tiles) * span)
             more = work < works
             if more:
-                ask_all(coming, own + i64(n) * strides[0] * SIZE, t0, first, Q, halo, how)
+                prefetch_all(coming, own + i64(n) * strides[0] * SIZE, t0, first, Q, halo, how)
             if not full or now < halo or now + span > Q:
                 omit_all(held, line, (i32(first + now), min(Q, i32(now + span))), how)
             largest, least = u32(NOTHING[0]), u32(NOTHING[1])
@@ -177,14 +179,14 @@ def filters(config: F32x2Config) -> Callable[..., None]:
     held, both = 2 * turns * number, 2 * turns
     meet, write = meet_of(config.multipliers), write_at("int32", 1)
 
-    def ask_of(j: int) -> Callable[..., None]:
+    def prefetch_of(j: int) -> Callable[..., None]:
         @device
-        def ask(got, w, offsets, how):
+        def prefetch(got, w, offsets, how):
             row = w + i64(min(i32(how[0] + j * warps), how[1])) * how[2]
             for i in range(both):
                 got[j * both + i] = bits(row + offsets[i])
 
-        return ask
+        return prefetch
 
     def put_of(j: int) -> Callable[..., None]:
         @device
@@ -198,7 +200,7 @@ def filters(config: F32x2Config) -> Callable[..., None]:
 
         return put
 
-    ask_all, put_all = (in_turn([of(j) for j in range(number)]) for of in (ask_of, put_of))
+    prefetch_all, put_all = (in_turn([of(j) for j in range(number)]) for of in (prefetch_of, put_of))
 
     @device
     def place(shared, first, w, K, C, spread, strides):
@@ -212,7 +214,7 @@ def filters(config: F32x2Config) -> Callable[..., None]:
             places[i] = i32(first + ((c >> 3) * taps + s) * (pitch * ROW) + f * ROW + (c & 7) * 2)
             for e in range(2):
                 offsets[2 * i + e] = (i64(min(i32(c + e), i32(C - 1))) * strides[1] + s * strides[2]) * SIZE
-        ask_all(got, w, offsets, (f, i32(K - 1), strides[0] * SIZE))
+        prefetch_all(got, w, offsets, (f, i32(K - 1), strides[0] * SIZE))
         largest, least = u32(NOTHING[0]), u32(NOTHING[1])
         for j in range(number):
             for i in range(both):

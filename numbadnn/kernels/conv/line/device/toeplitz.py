@@ -44,17 +44,17 @@ def forward(dtype: str) -> Callable[..., None]:
         return bits if there else u32(0)
 
     @device
-    def ask(words, at, line, time, Q):
+    def prefetch(words, at, line, time, Q):
         there = time >= 0 and time < Q
         read_words(words, i32(at), line + i64(time if there else i32(0)) * SIZE)
         for e in range(4):
             words[at + e] = words[at + e] if there else u32(0)
 
     @device
-    def ask_all(seen, line, first, Q):
+    def prefetch_all(seen, line, first, Q):
         for r in range(2):
             for h in range(2):
-                ask(seen, r * 8 + h * 4, line, i32(first + r * (times // 2) + (h - 1) * span), Q)
+                prefetch(seen, r * 8 + h * 4, line, i32(first + r * (times // 2) + (h - 1) * span), Q)
 
     @device
     def one_by_one(result, line, w, time, S, past, dilation, stride):
@@ -114,7 +114,7 @@ def forward(dtype: str) -> Callable[..., None]:
         line = x + (i64(n) * x_strides[0] + i64(u32(k) // u32(multiplier)) * x_strides[1]) * SIZE
         target = y + (i64(n) * y_strides[0] + i64(k) * y_strides[1]) * SIZE
         step = i32(parts * warps)
-        ask_all(seen, line, i32((part * warps + warp) * times + g * span + 8 * t), Q)
+        prefetch_all(seen, line, i32((part * warps + warp) * times + g * span + 8 * t), Q)
         if thread < DIAGONALS:
             d = i32(thread - (2 * span - 1) + past)
             low = tap_of(own_taps, d, past, dilation, w_strides[1])
@@ -132,6 +132,6 @@ def forward(dtype: str) -> Callable[..., None]:
             first = i32((start + warp) * times + g * span + 8 * t)
             put_first(total, line, target, own_taps, first, S, Q, past, dilation, w_strides[1])
             put_second(total, line, target, own_taps, i32(first + times // 2), S, Q, past, dilation, w_strides[1])
-            ask_all(seen, line, i32(first + step * times), Q)
+            prefetch_all(seen, line, i32(first + step * times), Q)
 
     return kernel

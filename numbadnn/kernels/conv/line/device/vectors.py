@@ -36,11 +36,11 @@ def _pair(held, low, high, odd):
 
 
 def _times(config: VectorsConfig) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``ask(held, line, time, Q, step)``: 8 times of 8 channels; ``put(shared, to, held, time, Q)``: as rows."""
+    """``prefetch(held, line, time, Q, step)``: 8 times of 8 channels; ``put(shared, to, held, time, Q)``: as rows."""
     read, write = load_words(4), write_at("int32", 4)
 
     @device
-    def ask(held, line, time, Q, step):
+    def prefetch(held, line, time, Q, step):
         there = time >= 0 and time < Q  # else the line's first piece is read, and not used
         at = line + i64(time if there else i32(0)) * SIZE
         for c in range(8):
@@ -55,7 +55,7 @@ def _times(config: VectorsConfig) -> tuple[Callable[..., None], Callable[..., No
                 row[p] = pair if there else u32(0)
             write(row, i32(0), shared, i32(to + j * ROW))
 
-    return ask, put
+    return prefetch, put
 
 
 def _filters(config: VectorsConfig) -> Callable[..., None]:
@@ -139,8 +139,8 @@ def forward(dtype: str, config: VectorsConfig) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
     vectors, tiles, runs, filters, span = config.octets, config.tiles, config.runs, config.filters, config.span
     pitch, stride = config.pitch, THREADS // config.octets
-    all_have = span // 8 >= stride  # no branch: what is asked for would be, no sooner than it is put
-    ask, put = _times(config)
+    all_have = span // 8 >= stride  # no branch: what is prefetched would be, no sooner than it is stored
+    prefetch, put = _times(config)
     place, multiply, write = _filters(config), _multiply(dtype, config), store_vector(dtype, 8, "float32")
     sums, count, channels = runs * tiles * 16, 4 + 4 * tiles, 8 * vectors
 
@@ -166,9 +166,9 @@ def forward(dtype: str, config: VectorsConfig) -> Callable[..., None]:
         piece = i32(thread // vectors)
         number = i32(span // 8 + halo)
         time, later = i32(t0 + (piece - halo) * 8), i32(t0 + (piece + stride - halo) * 8)
-        ask(held, own, time, Q, x_strides[1])
-        if piece + stride < number:  # a few threads have more than the others: they ask at once too
-            ask(rest, own, later, Q, x_strides[1])
+        prefetch(held, own, time, Q, x_strides[1])
+        if piece + stride < number:  # a few threads have more than the others: they prefetch at once too
+            prefetch(rest, own, later, Q, x_strides[1])
         place(shared, i32(base + vectors * plane), w + i64(g * K + k0) * w_stride * SIZE, i32(K - k0), w_stride, order)
         if all_have or piece < number:
             put(shared, i32(to + piece * (PITCH * ROW)), held, time, Q)
@@ -176,7 +176,7 @@ def forward(dtype: str, config: VectorsConfig) -> Callable[..., None]:
             put(shared, i32(to + (piece + stride) * (PITCH * ROW)), rest, later, Q)
         for other in range(i32(piece + 2 * stride), number, stride):
             time = i32(t0 + (other - halo) * 8)
-            ask(held, own, time, Q, x_strides[1])
+            prefetch(held, own, time, Q, x_strides[1])
             put(shared, i32(to + other * (PITCH * ROW)), held, time, Q)
         for i in range(sums):
             total[i] = f32(0)

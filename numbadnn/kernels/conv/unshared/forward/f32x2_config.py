@@ -7,8 +7,8 @@ from typing import Any
 
 LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 #: warps that prefetch filters, all that multiply nothing; bytes of a slot, of a pixel
-ASKERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
-#: registers of a thread that asks, and of one that multiplies
+PREFETCHERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
+#: registers of a thread that prefetches, and of one that multiplies
 FEWER, MORE = 32, 112
 #: pixels and threads of a block that turns, blocks of a multiprocessor; accesses by which a thread looks for a large number
 TRANSPOSED_PIXELS, TRANSPOSERS, TRANSPOSING, LOOKS = 64, 256, 4, 2

@@ -10,7 +10,7 @@ from numbadnn.kernels.conv.unshared.parts.transposed import EIGHT
 
 #: terms of a slot; filters of a warp
 TERMS, ROWS = 64, 16
-#: registers of a thread that asks, and of one that multiplies
+#: registers of a thread that prefetches, and of one that multiplies
 FEWER, MORE = 40, 104
 
 

@@ -186,7 +186,7 @@ def kernels() -> Iterator[Kernel]:
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
-    """Why it cannot, "" if it can; what holds for all directions is asked elsewhere."""
+    """Why it cannot, "" if it can; what holds for all directions is checked elsewhere."""
     acc = accumulator_of(problem.x.dtype, policy)
     config = heuristic(typical(problem, policy), acc)
     if config is None:
@@ -203,9 +203,9 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None) -> Executable:
     """Two launches for all images, or for as many as the workspace limit admits."""
     dtype, acc, device = problem.x.dtype, accumulator_of(problem.x.dtype, policy), policy.device
-    asked = typical(problem, policy)
-    chosen = config or heuristic(asked, acc)
-    assert chosen is not None  # supports asked
+    wanted = typical(problem, policy)
+    chosen = config or heuristic(wanted, acc)
+    assert chosen is not None  # supports() has checked it
     N, chunk_bytes = problem.x.shape[0], space_bytes(problem, chosen, acc)
     chunks = min(-(-N // chosen.images), max(1, policy.workspace_limit // chunk_bytes))
     width = vector_width(chosen.images, acc)
@@ -220,7 +220,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
     direct = sequence("y w x space", steps)
 
     facts = {"kernel": first.name, "config": chosen}
-    level = "run_to_run" if asked is problem else "gpu_to_gpu"
+    level = "run_to_run" if wanted is problem else "gpu_to_gpu"
     return around(direct, facts, chunks * chunk_bytes, determinism=level, summation=SEQUENCE)
 
 

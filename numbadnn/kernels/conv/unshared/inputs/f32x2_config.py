@@ -50,7 +50,7 @@ class InputsF32x2Config:
 
     @property
     def padded(self) -> int:
-        """Warps in front of those that ask: registers go to whole groups of four, at least two."""
+        """Warps in front of those that prefetch: registers go to whole groups of four, at least two."""
         return max(8, -(-self.warps // 4) * 4)
 
     @property
@@ -83,5 +83,5 @@ class InputsF32x2Config:
 
     @property
     def registers(self) -> int:
-        """Of a thread that multiplies: those that ask keep ``FEWER`` and give the rest to the others."""
+        """Of a thread that multiplies: those that prefetch keep ``FEWER`` and give the rest to the others."""
         return min(240, (self.begun * (self.padded + 4) - FEWER * 4) // self.padded // 8 * 8)

@@ -3,7 +3,7 @@
 ``boxes.py`` and ``f16.py`` read, add to and write sums in shared memory for each position and tap; a
 pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and
 sums in registers are faster. The device code is in ``device/rows.py``, and where a warp of its own prefetches filters in
-``device/asked.py``.
+``device/prefetched.py``.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def kernel(dtype: str, config: RowsConfig) -> Kernel:
     config = replace(config, pitch=0, rows=1, channels=1)  # those are arguments
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import asked, rows
+        from numbadnn.kernels.conv.unshared.inputs.device import prefetched, rows
 
-        return (asked if config.asked else rows).boxes(dtype, config)
+        return (prefetched if config.prefetched else rows).boxes(dtype, config)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4"
     numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:20])

@@ -31,7 +31,7 @@ from numbadnn.problems.conv import ConvProblem
 #: bytes of the rings of a multiprocessor, which keep memory busy
 RING = 112 * 1024
 #: the same of a ring that a warp of its own fills, by bytes of an element, and its fewest pieces: more were slower on an H200
-ASKED_RING, ASKED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
+PREFETCHED_RING, PREFETCHED_DEPTH = {2: 126 * 1024, 4: 84 * 1024}, 4
 MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
 LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 #: images from which on y's values are transposed before, where a block has many positions
@@ -96,8 +96,8 @@ def fitted(problem: ConvProblem, tile: tuple[int, int], channels: int, own: int,
             continue
         room = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
         least, ring = 2 if deep == 1 else LEAST_DEPTH, RING
-        if config.asked:
-            least, ring = ASKED_DEPTH, ASKED_RING[problem.w.itemsize]
+        if config.prefetched:
+            least, ring = PREFETCHED_DEPTH, PREFETCHED_RING[problem.w.itemsize]
         depth = min(MOST_DEPTH, max(least, ring // resident // slot_of(problem, config)))
         fits = [c for c in (replace(config, depth=n) for n in range(2, depth + 1)) if shared_bytes(problem, c) <= room]
         if fits and config.sums + OTHERS <= config.registers:
@@ -128,7 +128,7 @@ def configured(
     found = RowsConfig(images, kept, 0, taps, *shape, False, even, rows=tile[0], channels=channels)
     found = replace(found, warps=found.high * units)
     # tensor cores would multiply what lies behind the last filter's values
-    found = replace(found, turned=found.asked and kept >= TRANSPOSED and not (ragged and own == 0))
+    found = replace(found, turned=found.prefetched and kept >= TRANSPOSED and not (ragged and own == 0))
     return found if own else laid_out(problem, found)
 
 
@@ -142,7 +142,7 @@ def laid_out(problem: ConvProblem, config: RowsConfig) -> RowsConfig:
     length = config.channels * of_channel
     apart = problem.w.strides[0] * problem.w.itemsize
     tried = [(COPY, (length - 16 + 127) // 128 * 128 + 16)]
-    if config.asked:
+    if config.prefetched:
         pitches = {align: range(length + (apart - length) % align, length + 129, align) for align in (128, 32)}
         tried = [(align, pitch) for align in pitches for pitch in pitches[align]] + tried
     found = ((align, pitch, *spread(pitch, of_channel)) for align, pitch in tried)

@@ -57,7 +57,7 @@ class RowsConfig:
     channels: int = 1
 
     @property
-    def asked(self) -> bool:
+    def prefetched(self) -> bool:
         """Whether a warp of its own prefetches whole lines: they begin later, which blocks of few positions have no time for."""
         return self.turns > 2 and (self.deep > 1 or self.many)
 
@@ -70,18 +70,18 @@ class RowsConfig:
     def split(self) -> bool:
         """Whether registers go from warps that multiply nothing, four of them then, to the others."""
         alone = 512 // -(-(self.warps + 1) * self.resident // 4)
-        return self.asked and self.resident == 1 and self.warps % 4 == 0 and self.sums + OTHERS > alone
+        return self.prefetched and self.resident == 1 and self.warps % 4 == 0 and self.sums + OTHERS > alone
 
     @property
     def registers(self) -> int:
         """Of a thread that multiplies: a quarter of a multiprocessor has as many warps as any other."""
         if self.split:
             return min(240, (512 - FEWER) // (self.warps // 4) // 8 * 8)
-        return min(255, 512 // -(-(self.warps + self.asked) * self.resident // 4) // 8 * 8)
+        return min(255, 512 // -(-(self.warps + self.prefetched) * self.resident // 4) // 8 * 8)
 
     @property
     def threads(self) -> int:
-        return LANES * (self.warps + (4 if self.split else int(self.asked)))
+        return LANES * (self.warps + (4 if self.split else int(self.prefetched)))
 
     @property
     def columns(self) -> int:

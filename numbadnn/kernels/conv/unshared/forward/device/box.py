@@ -23,20 +23,20 @@ from numbadnn.kernels.lang.packed import load_words, widen
 from numbadnn.problem import ITEMSIZE
 
 
-def _ask(dtype: str, config: BoxConfig) -> Callable[..., None]:
-    """``ask(held, slot, base, step, m, terms)``: four terms, from ``m`` on, of filters ``step`` bytes apart, as they lie."""
+def _prefetch(dtype: str, config: BoxConfig) -> Callable[..., None]:
+    """``prefetch(held, slot, base, step, m, terms)``: four terms, from ``m`` on, of filters ``step`` bytes apart, as they lie."""
     filters, vec, size = config.filters, config.vec, ITEMSIZE[dtype]
     words, read = 4 * size // 4, load_words(vec * size // 4)
 
     @device
-    def ask(held, slot, base, step, m, terms):
+    def prefetch(held, slot, base, step, m, terms):
         for e in range(0, 4, vec):
             row = base + i64(min(i32(m + e), i32(terms - vec))) * size
             for f in range(filters):  # sums of addresses hold fewer registers than addresses
                 read(held, i32(slot + f * words + e * size // 4), row)
                 row = row + step
 
-    return ask
+    return prefetch
 
 
 def fold_lanes(lanes: int, reach: int, sums: int) -> Callable[..., None]:
@@ -59,7 +59,11 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     filters, places, parts, ahead, cell = config.filters, config.places, config.parts, config.ahead, config.cell
     whole, groups_of_images = config.whole, config.images // 8
     size, read, write = ITEMSIZE[dtype], load(dtype, "float32"), store(dtype, "float32")
-    fill, fill_spots, ask = fill_box(dtype, config, 4), spots_of(config.threads, config.cell), _ask(dtype, config)
+    fill, fill_spots, prefetch = (
+        fill_box(dtype, config, 4),
+        spots_of(config.threads, config.cell),
+        _prefetch(dtype, config),
+    )
     expand = widen(dtype, 4, "float32")
     look_at_spots, look_at_images = _look_at_words(4), load_shared("float32", 4, "float32")
     fold, pitch, beside = fold_lanes(EIGHT, LANES // 2, filters * 8), config.pitch, LANES // EIGHT
@@ -101,7 +105,7 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                 terms = i32(have * area)
                 start = own_rows + i64(c0 * area) * size
                 for i in range(ahead):
-                    ask(held, i32(i * filters * words), start, step_k, i32(i * step + own_lane * 4), terms)
+                    prefetch(held, i32(i * filters * words), start, step_k, i32(i * step + own_lane * 4), terms)
                 if not whole or turn == 0:
                     cuda.syncthreads()
                     fill_spots(table, room, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
@@ -123,7 +127,7 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                                         expand(weight, i32(0), held, i32((i * filters + f) * words))
                                         for n in range(8):
                                             total[n * filters + f] = f32(total[n * filters + f] + seen[n] * weight[e])
-                        ask(held, i32(i * filters * words), start, step_k, i32(m + ahead * step), terms)
+                        prefetch(held, i32(i * filters * words), start, step_k, i32(m + ahead * step), terms)
             fold(total, lane)
             begin = i32(turn * of_turn)
             sums_at = i32(results + (place * of_turn + k1 - begin) * pitch + own_images * 8 + own_lane)

@@ -113,12 +113,12 @@ def _gather(config: F16Config) -> Any:
     return gather
 
 
-def _ask(config: F16Config) -> Any:
-    """``ask(held, low, high, m, terms)``: a lane's terms of two filters in every chunk of its warp, from term ``m`` on."""
+def _prefetch(config: F16Config) -> Any:
+    """``prefetch(held, low, high, m, terms)``: a lane's terms of two filters in every chunk of its warp, from term ``m`` on."""
     vec, ahead, along, read = config.vec, config.ahead, config.along, load_words(config.vec // 2)
 
     @device
-    def ask(held, low, high, m, terms):
+    def prefetch(held, low, high, m, terms):
         for i in range(ahead):
             for e in range(0, 8, vec):
                 # past the end the last terms are read again, and not used
@@ -126,7 +126,7 @@ def _ask(config: F16Config) -> Any:
                 read(held, i32(i * 8 + e // 2), low + at)
                 read(held, i32(i * 8 + 4 + e // 2), high + at)
 
-    return ask
+    return prefetch
 
 
 def _multiply(dtype: str, config: F16Config) -> Any:
@@ -161,7 +161,7 @@ def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
     images, across, along, room, row = config.images, config.across, config.along, config.room, config.row
     tiles = config.tiles
     put = scaled(dtype, acc)
-    whole, once, gather, ask = config.whole, config.once, _gather(config), _ask(config)
+    whole, once, gather, prefetch = config.whole, config.once, _gather(config), _prefetch(config)
     multiply = _multiply(dtype, config)
     waiting, gathered, sums, zeros = 8 * config.ahead, 2 * config.batch, 4 * tiles, config.zeros
     threads = config.threads
@@ -206,7 +206,7 @@ def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
             high = base + i64(min(i32(k0 + under + g + 8), i32(K - 1))) * w_strides[0] * SIZE
             for m0 in range(0, room if whole else terms, room):
                 end = min(i32(m0 + room), terms)
-                ask(held, low, high, i32(m0 + ahead_of), terms)
+                prefetch(held, low, high, i32(m0 + ahead_of), terms)
                 if k0 == 0 or not whole:  # otherwise it is still there
                     gather(patch, where, loaded, first, x_steps, n0, N, i32(m0), end, corner, taps, steps, image)
                 cuda.syncthreads()

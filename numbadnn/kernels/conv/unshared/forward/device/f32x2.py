@@ -15,24 +15,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.f32x2_ask import asking
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_lanes import filters_row, multiplying
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_prefetch import prefetching
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import putting
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
-    ASKERS,
     FEWER,
     INVERSE,
     LANES,
     MORE,
     PIECE,
     PIXEL,
+    PREFETCHERS,
     F32x2Config,
     box_at,
     ring_at,
 )
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
-from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, starting
+from numbadnn.kernels.conv.unshared.parts.device.boxes import prefetching_boxes, starting
 from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.async_copies import meet_of
@@ -47,7 +47,12 @@ def forward(config: F32x2Config) -> Callable[..., None]:
     threads, boxes = LANES * config.warps, config.boxes
     first_of, meet = first_position(config.tall, config.places), meet_of(threads)
     w_of, x_of = map_address(0), map_address(1)
-    ask, multiply, put, ask_boxes = asking(config, PIECE), multiplying(config), putting(config), asking_boxes(config, 3)
+    prefetch, multiply, put, prefetch_boxes = (
+        prefetching(config, PIECE),
+        multiplying(config),
+        putting(config),
+        prefetching_boxes(config, 3),
+    )
     fewer, more, read = set_registers(FEWER, False), set_registers(MORE, True), load("float32", "float32")
     rings_from, boxes_from, element = ring_at(config), box_at(config), ELEMENT["float32"]
 
@@ -71,21 +76,21 @@ def forward(config: F32x2Config) -> Callable[..., None]:
         tile, slot, phases = i32(block_here()), i32(0), i32(0)
         if thread_here() >= threads:
             fewer()
-            asker, parity = i32((thread_here() - threads) // LANES), i32(1)
-            if asker == ASKERS and thread % LANES == 0:
+            prefetcher, parity = i32((thread_here() - threads) // LANES), i32(1)
+            if prefetcher == PREFETCHERS and thread % LANES == 0:
                 wait_for_previous()
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, blocks, groups)
                     at = (i32(0), i32(q0 * stride[1] - padding[1]), i32(p0 * stride[0] - padding[0]), i32(group * C))
-                    phases = ask_boxes(
+                    phases = prefetch_boxes(
                         shared, x_of(x_map), full, to_box, bytes_of_box, bytes_of_box, C, channels, at, phases
                     )
                     tile = i32(tile + i32(cuda.gridDim.x))
-            elif asker < ASKERS:
+            elif prefetcher < PREFETCHERS:
                 ring, filters = i32(full + rings_from), w_of(w_map)
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, blocks, groups)
-                    slot, parity = ask(
+                    slot, parity = prefetch(
                         shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, i32(0), slot, parity
                     )  # fmt: skip
                     tile = i32(tile + i32(cuda.gridDim.x))

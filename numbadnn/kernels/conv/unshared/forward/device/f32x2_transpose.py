@@ -85,7 +85,7 @@ def transpose(vec: int) -> Callable[..., None]:
     turns, room = TRANSPOSED_PIXELS * PIXEL // (16 * TRANSPOSERS), TRANSPOSED_PIXELS * PIXEL // SIZE + warps
 
     @device
-    def ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):
+    def prefetch(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):
         """Eight images of a pixel, and its key."""
         rest = quotient(pixel, by_width)
         v = i32(pixel - rest * image[1])
@@ -108,7 +108,7 @@ def transpose(vec: int) -> Callable[..., None]:
             i32(cuda.gridDim.x * TRANSPOSED_PIXELS),
         )
         first = min(i32(start + place), i32(pixels - 1))
-        key = ask(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
+        key = prefetch(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
         top = agree(shared, i32(TRANSPOSED_PIXELS * PIXEL // SIZE), look(x, count, every))
         top = i32((top if top > 0 else i32(ONE)) + ROOM)
         scale, inverse, limit = common_scale(top, i32(LEAST), spread)
@@ -125,7 +125,7 @@ def transpose(vec: int) -> Callable[..., None]:
                 put(line, i32(0), shared, i32(to + ((vector + 4 * half) ^ key) * 16))
             if start + hop < pixels:
                 pixel = min(i32(start + hop + place), i32(pixels - 1))
-                key = ask(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides)
+                key = prefetch(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides)
             cuda.syncthreads()
             for r in range(turns):
                 own = i32((thread + r * TRANSPOSERS) * 16)

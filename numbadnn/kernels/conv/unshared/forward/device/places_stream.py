@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.forward.device.f32x2_ask import asking, terms_before
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_prefetch import prefetching, terms_before
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import first_filter
-from numbadnn.kernels.conv.unshared.forward.f32x2_config import ASKERS, SLOT, box_at, ring_at
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import PREFETCHERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, LANES, MORE, ROWS, TERMS, StreamConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
-from numbadnn.kernels.conv.unshared.parts.device.boxes import asking_boxes, awaiting, starting
+from numbadnn.kernels.conv.unshared.parts.device.boxes import awaiting, prefetching_boxes, starting
 from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels.conv.unshared.parts.transposed import CELL
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
@@ -150,7 +150,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
     first_of, meet, fill_table = first_position(tall, places), meet_of(threads), _fill_table(threads, boxes)
     x_of, w_of, element = map_address(0), map_address(1), ELEMENT["float32"]
     fewer, more = set_registers(FEWER, False), set_registers(MORE, True)
-    ask, ask_boxes = asking(config, TERMS), asking_boxes(config, 2)
+    prefetch, prefetch_boxes = prefetching(config, TERMS), prefetching_boxes(config, 2)
     multiply, put = _multiplying(dtype, config), _putting(dtype, config)
     rings_from, boxes_from = ring_at(config), box_at(config)
     start_barriers = starting(config)
@@ -175,20 +175,22 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
         tile, slot, phases = i32(block_here()), i32(0), i32(0)
         if thread_here() >= threads:
             fewer()
-            asker, parity = i32((thread_here() - threads) // LANES), i32(1)
-            if asker == ASKERS and thread % LANES == 0:
+            prefetcher, parity = i32((thread_here() - threads) // LANES), i32(1)
+            if prefetcher == PREFETCHERS and thread % LANES == 0:
                 wait_for_previous()
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, across, groups)
                     left, top = i32(q0 * stride[1] - padding[1]), i32(p0 * stride[0] - padding[0])
                     at = (i32(left * EIGHT), top, i32(group * C), i32(0))
-                    phases = ask_boxes(shared, x_of(x_map), full, to_box, box_pitch, box_bytes, C, channels, at, phases)
+                    phases = prefetch_boxes(
+                        shared, x_of(x_map), full, to_box, box_pitch, box_bytes, C, channels, at, phases
+                    )
                     tile = i32(tile + i32(cuda.gridDim.x))
-            elif asker < ASKERS:
+            elif prefetcher < PREFETCHERS:
                 ring, filters = i32(full + rings_from), w_of(w_map)
                 while tile < tiles:
                     group, p0, q0 = first_of(tile, across, groups)
-                    slot, parity = ask(
+                    slot, parity = prefetch(
                         shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, i32(w_strides[2]), slot, parity
                     )  # fmt: skip
                     tile = i32(tile + i32(cuda.gridDim.x))

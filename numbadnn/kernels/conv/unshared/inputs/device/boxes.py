@@ -68,13 +68,13 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
 
 
 def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any, int]:
-    """(ask, expand, type, size): ``ahead`` pieces of filters under way, as words or, where they are none, as numbers."""
+    """(prefetch, expand, type, size): ``ahead`` pieces of filters under way, as words or, where they are none, as numbers."""
     words = vec * ITEMSIZE[dtype] // 4
     if not words:
         read_vector = load_vector(dtype, vec, acc)
 
         @device
-        def ask_numbers(held, slot, address):
+        def prefetch_numbers(held, slot, address):
             read_vector(held, i32(slot * vec), address)
 
         @device
@@ -82,12 +82,12 @@ def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any,
             for e in range(vec):
                 weight[e] = held[slot * vec + e]
 
-        return ask_numbers, copy, ACCUMULATOR[acc], ahead * vec
+        return prefetch_numbers, copy, ACCUMULATOR[acc], ahead * vec
     once = min(words, 4)
     read, wide = load_words(once), widen(dtype, vec, acc)
 
     @device
-    def ask(held, slot, address):
+    def prefetch(held, slot, address):
         for i in range(0, words, once):
             read(held, i32(slot * words + i), address + 4 * i)
 
@@ -95,7 +95,7 @@ def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any,
     def expand(weight, held, slot):
         wide(weight, i32(0), held, i32(slot * words))
 
-    return ask, expand, WORD, ahead * words
+    return prefetch, expand, WORD, ahead * words
 
 
 def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
@@ -109,7 +109,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
     shared, table_size, sums = config.cells // vec * (vec * images + width), depth * images, vec * images
     vectors, bits = images // width, vec.bit_length() - 1
 
-    ask, expand, kind, waiting = _waiting(dtype, acc, vec, ahead)
+    prefetch, expand, kind, waiting = _waiting(dtype, acc, vec, ahead)
 
     @device
     def add_products(total, weight, top):
@@ -147,7 +147,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
         step = i64(w_strides[0] * size)
         count, at = min(span, K), base + min(i32(start + lane * vec), last) * size
         for u in range(ahead):
-            ask(held, u, at)
+            prefetch(held, u, at)
             at = at + (step if u + 1 < count else i64(0))
         for i in range(4):
             zeros[i] = A(0)
@@ -199,7 +199,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
                                 look(top, i32(0), table, i32(row_of_y + (k + u) * images))
                                 expand(weight, held, u)
                                 add_products(total, weight, top)
-                            ask(held, u, at)
+                            prefetch(held, u, at)
                             at = at + (hop if even or u + 1 < left else i64(0))
                     for e in range(vec):  # the terms of one position are different pixels
                         pixel = i32(spots[i32(spot + j + e)])

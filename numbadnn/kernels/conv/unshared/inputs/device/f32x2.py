@@ -66,12 +66,12 @@ def from_the_middle(i, count):
     return i32(i32((count - 1) // 2) + i32((i + 1) // 2) * (2 * (i & 1) - 1))
 
 
-def _asking(config: InputsF32x2Config) -> Callable[..., None]:
-    """``ask(shared, w, steps, length, pitch, ring, full, K, rows)``: begin all copies; a lane has a filter of a slot."""
+def _prefetching(config: InputsF32x2Config) -> Callable[..., None]:
+    """``prefetch(shared, w, steps, length, pitch, ring, full, K, rows)``: begin all copies; a lane has a filter of a slot."""
     depth, places = config.depth, config.places
 
     @device
-    def ask(shared, w, steps, length, pitch, ring, full, K, rows):
+    def prefetch(shared, w, steps, length, pitch, ring, full, K, rows):
         lane, slot, parity = i32(thread_here() % LANES), i32(0), i32(1)
         for p in range(rows):
             for k in range(0, K, PIECE):
@@ -89,7 +89,7 @@ def _asking(config: InputsF32x2Config) -> Callable[..., None]:
                     parity = i32(parity ^ 1) if slot == depth - 1 else parity
                     slot = i32(0) if slot == depth - 1 else i32(slot + 1)
 
-    return ask
+    return prefetch
 
 
 def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
@@ -126,7 +126,7 @@ def boxes(config: InputsF32x2Config) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
     (tall, wide), down, depth, chunks, vectors = config.taps, config.stride[0], config.depth, config.chunks, config.lots
     warps, padded = config.warps, config.padded
-    (place, multiply_piece, put), ask, fill = _multiplying(config), _asking(config), filling(config)
+    (place, multiply_piece, put), prefetch, fill = _multiplying(config), _prefetching(config), filling(config)
     fewer, more, of_channel = set_registers(FEWER, False), set_registers(config.registers, True), tall * wide * SIZE
     of_row, of_pixel, of_raw = vectors * config.of_vector, config.images * SIZE, AHEAD * config.raw_bytes
     sums, kept, barriers = tall * of_row, (tall - down) * of_row, 2 * (depth + chunks)
@@ -162,7 +162,7 @@ def boxes(config: InputsF32x2Config) -> Callable[..., None]:
             own = i32(thread_here() // LANES - padded)
             if own == 0:
                 at = w + i64(group * K) * w_steps[0] + i64(p0) * w_steps[1] + i64(q0) * w_steps[2] + c0 * of_channel
-                ask(shared, at, w_steps, i32(have * of_channel), pitch, ring, full, K, rows)
+                prefetch(shared, at, w_steps, i32(have * of_channel), pitch, ring, full, K, rows)
             elif own <= FILLERS:
                 at = i64(group * K) * y_strides[1] + i64(p0) * y_strides[2] + i64(q0) * y_strides[3]
                 raw = i32(tops + chunks * of_chunk + (own - 1) * of_raw)

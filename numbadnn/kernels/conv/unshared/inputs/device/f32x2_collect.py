@@ -79,7 +79,7 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
     few = ahead == AHEAD_OF_SUMS[0]  # as many as a pixel is in at most
 
     @device
-    def ask(got, at, which, own, source):
+    def prefetch(got, at, which, own, source):
         for u in range(0, ahead, 2):  # all loads, then all sums
             offset(at, i32(0), which, i32(own + u * SIZE))
             for k in range(2):
@@ -114,13 +114,13 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
         begin, to = i32(start + warp * of_line + lane * SIZE), i32(start + vector * WIDTH * of_line + pixel * SIZE)
         source = space + i64(c0) * area * of_pixel + vector * (WIDTH * SIZE)
         if few:
-            ask(got, at, which, own, source)
+            prefetch(got, at, which, own, source)
         for j in range(have):
             for e in range(WIDTH):
                 total[e] = f32(0)
             for i in range(0, ahead if few else most, ahead):
                 if not few:
-                    ask(got, at, which, i32(own + i * SIZE), source)
+                    prefetch(got, at, which, i32(own + i * SIZE), source)
                 for u in range(ahead):
                     for e in range(WIDTH):
                         total[e] = f32(total[e] + got[u * WIDTH + e])
@@ -130,7 +130,7 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
                 put(one, i32(0), sums, i32(to + buffer + e * of_line))
             source = source + area * of_pixel
             if few and j + 1 < have:  # the next channel's are under way while this one's are written
-                ask(got, at, which, own, source)
+                prefetch(got, at, which, own, source)
             cuda.syncthreads()
             if mine < pixels:
                 at_x = target

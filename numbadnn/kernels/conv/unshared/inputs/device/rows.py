@@ -81,8 +81,8 @@ def leaving(depth: int) -> Callable[..., None]:
     return leave
 
 
-def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]:
-    """``ask(shared, walk, at, pitch, length, slot, last, K, wide, strides)``: begin to copy the next piece, if there is one.
+def _prefetch_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]:
+    """``prefetch(shared, walk, at, pitch, length, slot, last, K, wide, strides)``: begin to copy the next piece, if there is one.
 
     ``length`` bytes a filter. A warp has every ``warps``-th filter, a lane 16 bytes. ``at``: where its first bytes lie; ``walk``:
     rows of positions left, first filter, column, row in the group, where in the ring its first bytes go, the slot's barrier,
@@ -92,7 +92,7 @@ def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]
     depth, warps, turns, piece, deep = config.depth, config.warps, config.turns, config.piece, config.deep
 
     @device
-    def ask(shared, walk, at, pitch, length, slot, last, K, wide, strides):
+    def prefetch(shared, walk, at, pitch, length, slot, last, K, wide, strides):
         if walk[0] > 0:
             lane, warp = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
             left, source, to = min(i32(piece), i32(K - walk[1])), at[0], walk[4]
@@ -121,7 +121,7 @@ def _ask_next(size: int, config: RowsConfig, again: bool) -> Callable[..., None]
             if again:
                 walk[6] = i32(walk[6] ^ 1) if over else walk[6]
 
-    return ask
+    return prefetch
 
 
 def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
@@ -133,7 +133,11 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     size, steps, columns, piece, deep = ITEMSIZE[dtype], config.steps, config.columns, config.piece, config.deep
     high = config.high
     of_piece, sums, element = lanes.of_piece, columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
-    ask_first, ask, of_channel = _ask_next(size, config, False), _ask_next(size, config, True), tall * taps * size
+    prefetch_first, prefetch, of_channel = (
+        _prefetch_next(size, config, False),
+        _prefetch_next(size, config, True),
+        tall * taps * size,
+    )
     leave = leaving(depth)
     slack, warps, threads, early = (2 if depth > FEW else 1), config.warps, config.threads, min(depth, EARLY)
 
@@ -149,7 +153,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 for s in range(steps):
                     for a in range(rows):
                         if here[4] >= slack:  # what all have multiplied a while ago makes room
-                            ask(shared, walk, at, pitch, length, slot, last, K, wide, strides)
+                            prefetch(shared, walk, at, pitch, length, slot, last, K, wide, strides)
                         here[4] = i32(here[4] + 1)
                         barrier_wait(u32(here[2]), u32(here[3]))
                         tap = i32(r - a * down)
@@ -210,11 +214,11 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             shared[i32(ZEROS // ITEM + cuda.threadIdx.x)] = 0
         cuda.syncthreads()
         for _ in range(early):
-            ask_first(shared, walk, at, pitch, length, slot, last, K, wide, w_strides)
+            prefetch_first(shared, walk, at, pitch, length, slot, last, K, wide, w_strides)
         at_y = i64(group * K) * y_strides[1] + p0 * y_strides[2] + q0 * y_strides[3]
         fill(shared, tops, y_pitch, y + at_y * size, y_strides, N, K, i32(rows * wide), wide)
         for _ in range(depth - early):
-            ask_first(shared, walk, at, pitch, length, slot, last, K, wide, w_strides)
+            prefetch_first(shared, walk, at, pitch, length, slot, last, K, wide, w_strides)
         for i in range(sums):
             total[i] = f32(0)
         cuda.syncthreads()

@@ -33,8 +33,8 @@ def starting(config: Any) -> Callable[..., None]:
     return start
 
 
-def asking_boxes(config: Any, axis: int) -> Callable[..., int]:
-    """``ask(shared, images, full, to, pitch, size, C, channels, at, phases)``: all boxes of a tile, by one thread.
+def prefetching_boxes(config: Any, axis: int) -> Callable[..., int]:
+    """``prefetch(shared, images, full, to, pitch, size, C, channels, at, phases)``: all boxes of a tile, by one thread.
 
     ``full``: the first barrier; places are ``pitch`` bytes apart, a copy has ``size``; ``at``: where the first begins, whose
     ``axis`` counts channels. ``phases``: a bit of each place; what they are afterwards.
@@ -42,7 +42,7 @@ def asking_boxes(config: Any, axis: int) -> Callable[..., int]:
     rings, boxes, copy = 2 * config.warps * config.depth, config.boxes, copy_tile(4)
 
     @device
-    def ask(shared, images, full, to, pitch, size, C, channels, at, phases):
+    def prefetch(shared, images, full, to, pitch, size, C, channels, at, phases):
         place = i32(0)
         for c in range(i32(0), C, channels):
             barrier = u32(full + 8 * (rings + place))
@@ -55,7 +55,7 @@ def asking_boxes(config: Any, axis: int) -> Callable[..., int]:
             place = i32(place + 1) if place < boxes - 1 else i32(0)
         return phases
 
-    return ask
+    return prefetch
 
 
 def awaiting(config: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

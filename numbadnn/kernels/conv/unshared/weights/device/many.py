@@ -56,7 +56,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         return f64(f64(value) * by) if single else i32(value)
 
     @device
-    def ask(seen, shared, spot, own, start):
+    def prefetch(seen, shared, spot, own, start):
         for j in range(wide // 2):
             at = i32(own + i32(shared[i32(spot + 2 * j)]))
             exchanged = i32((at >> 1) & halves)  # of an odd pixel the last images come first
@@ -108,7 +108,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
             if k0 == 0:
                 wait_async()
                 cuda.syncthreads()
-            ask(seen, shared, own_spot, own, start)
+            prefetch(seen, shared, own_spot, own, start)
             for m in range(i32(0), terms, i32(tile)):
                 for i in range(sums):
                     total[i] = acc(0)
@@ -120,7 +120,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                         for n in range(tiles):
                             to = i32(n * of_tile + i // looks * 4)
                             multiply_add(total, to, a, i32(n * of_factors + at_a), b, i32(step * each))
-                ask(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
+                prefetch(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
                 target = at_w + m * size
                 for row in range(row_vectors):
                     for e in range(wide):

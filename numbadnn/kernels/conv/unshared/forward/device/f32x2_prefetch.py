@@ -1,4 +1,4 @@
-"""Filters of ``device/f32x2.py`` and ``device/places_stream.py`` on their way to rings: a few lanes ask, each for one warp
+"""Filters of ``device/f32x2.py`` and ``device/places_stream.py`` on their way to rings: a few lanes prefetch, each for one warp
 that multiplies."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import first_filter
-from numbadnn.kernels.conv.unshared.forward.f32x2_config import ASKERS, LANES, SLOT
+from numbadnn.kernels.conv.unshared.forward.f32x2_config import LANES, PREFETCHERS, SLOT
 from numbadnn.kernels.lang.async_copies import copy_tile
 from numbadnn.kernels.lang.cuda import device, i32, u32
 from numbadnn.kernels.lang.hopper import barrier_expect, barrier_wait
@@ -23,17 +23,18 @@ def terms_before(at, step, piece):
     return i32(i32(at * step) & i32(piece - 1))
 
 
-def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
-    """``ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity)``: a tile's copies of ``piece`` terms.
+def prefetching(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
+    """``prefetch(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity)``: a tile's copies of
+    ``piece`` terms.
 
     ``first``: the group's first filter; ``step``: see ``terms_before``. (slot, parity) of what is next. Lanes wait together, and
     their warps may be a slot and a half apart: a ring has two slots at least.
     """
     places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
-    positions, each, hop, copy = config.tall * places, warps // ASKERS, piece * splits, copy_tile(3, True)
+    positions, each, hop, copy = config.tall * places, warps // PREFETCHERS, piece * splits, copy_tile(3, True)
 
     @device
-    def ask(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity):
+    def prefetch(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity):
         thread = i32(thread_here() - LANES * warps)
         lane = i32(thread % LANES)
         if lane < each:
@@ -51,4 +52,4 @@ def asking(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
                 slot = i32(0) if slot == depth - 1 else i32(slot + 1)
         return slot, parity
 
-    return ask
+    return prefetch

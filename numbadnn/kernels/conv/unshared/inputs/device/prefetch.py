@@ -1,4 +1,4 @@
-"""The warp that prefetches filters of the gradient of an unshared convolution's images, ``device/asked.py``.
+"""The warp that prefetches filters of the gradient of an unshared convolution's images, ``device/prefetched.py``.
 
 A copy is the faster the more its two ends have in common, up to their place within 128 bytes: filters begin in shared memory as
 they do in memory, as far as banks allow.
@@ -14,8 +14,8 @@ from numbadnn.kernels.lang.cuda import cuda, device, i32, i64, u32
 from numbadnn.kernels.lang.hopper import barrier_expect, barrier_wait
 
 
-def asking(size: int, config: RowsConfig) -> Callable[..., None]:
-    """``ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides)``: begin to copy all pieces.
+def prefetching(size: int, config: RowsConfig) -> Callable[..., None]:
+    """``prefetch(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides)``: begin to copy all pieces.
 
     A lane has a filter, ``line`` bytes of each position. The barriers that say that a slot is empty follow those that say it
     is full.
@@ -24,7 +24,7 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
     within = config.within
 
     @device
-    def ask(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):
+    def prefetch(shared, w, full, rings, pitch, line, slot, K, rows, wide, strides):
         lane = i32(cuda.threadIdx.x % LANES)
         beyond = i64(lane) * strides[0] * size  # the first filter
         barrier, to, parity = i32(full), i32(rings + lane * pitch), i32(1)
@@ -47,4 +47,4 @@ def asking(size: int, config: RowsConfig) -> Callable[..., None]:
                         parity = i32(parity ^ 1) if over else parity
                         start = start + strides[1] * size
 
-    return ask
+    return prefetch

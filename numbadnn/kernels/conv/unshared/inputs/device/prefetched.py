@@ -1,6 +1,6 @@
 """The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but prefetch filters.
 
-Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The asking warp prefetches
+Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The prefetching warp copies
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece
 by. A piece is some filters of one position. Of many images y's values are transposed before (``parts/device/transposed.py``) and
 copied as they are wanted. What a lane multiplies is in ``device/rows_single.py`` and ``.._f16``.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.inputs.device import rows_f16, rows_single
-from numbadnn.kernels.conv.unshared.inputs.device.ask import asking
+from numbadnn.kernels.conv.unshared.inputs.device.prefetch import prefetching
 from numbadnn.kernels.conv.unshared.inputs.device.rows import (
     BARRIER,
     ITEM,
@@ -115,7 +115,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
     of_piece, of_channel, warps, transposed = lanes.of_piece, tall * taps * size, config.warps, config.turned
     (box, of_vector, of_pixel), slack = box_of(config), config.align if config.within else 0
-    ask, threads, split = asking(size, config), LANES * warps, config.split
+    prefetch, threads, split = prefetching(size, config), LANES * warps, config.split
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
     multiply_rows = _multiply_rows(config, size, lambda column: lanes.multiply(column * lanes.sums))
 
@@ -153,7 +153,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             if split:
                 fewer()
             if warp == warps:
-                ask(shared, w, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, w_strides)
+                prefetch(shared, w, full, rings, pitch, i32(have * of_channel), slot, K, rows, wide, w_strides)
         else:
             if split:
                 more()

@@ -213,7 +213,7 @@ def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: st
 
 if __name__ == "__main__":
     unshared_f32x2.MULTIPROCESSORS = unshared_places_stream.MULTIPROCESSORS = 2
-    unshared_inputs_f32x2_boxes.COLLECTORS, unshared_inputs_f32x2_boxes.LARGE = 64, 0
+    unshared_inputs_f32x2_boxes.REDUCERS, unshared_inputs_f32x2_boxes.LARGE = 64, 0
     kinds = (("float16", "integers"), ("bfloat16", "random"), ("float32", "integers"))
     done = [check(*c, *kind, "tensor_core") for c in CASES for kind in kinds[:2]]
     done += [check(*c, *kinds[i % 2], "tensor_core") for i, c in enumerate(SEVERAL)]

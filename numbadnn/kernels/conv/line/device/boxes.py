@@ -108,12 +108,12 @@ def _multiply(config: BoxesConfig) -> Callable[..., None]:
     return multiply
 
 
-def _put(config: BoxesConfig) -> Callable[..., None]:
-    """``put(sums, inverse, to)``: a lane's sums, scaled back, to shared memory: 64 filters, one behind the other."""
+def _store(config: BoxesConfig) -> Callable[..., None]:
+    """``store(sums, inverse, to)``: a lane's sums, scaled back, to shared memory: 64 filters, one behind the other."""
     keep, groups, count, row = hopper.keep_pair, config.span // 8, config.span // 2, config.span * SIZE
 
     @device
-    def put(sums, inverse, to):
+    def store(sums, inverse, to):
         for j in range(groups):
             for i in range(4):
                 value = f32(sums[4 * j + i] + sums[2 * count + 4 * j + i] * f32(1 / APART))
@@ -121,14 +121,14 @@ def _put(config: BoxesConfig) -> Callable[..., None]:
             keep(u32(to + u32(j * 8 * SIZE)), sums[4 * j], sums[4 * j + 1])
             keep(u32(to + u32(j * 8 * SIZE + 8 * row)), sums[4 * j + 2], sums[4 * j + 3])
 
-    return put
+    return store
 
 
 def forward(config: BoxesConfig) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
     span, many, halo, first_box = config.span, 3 * config.span // 2, config.halo, config.first_box
-    cut_filters, cut_box, multiply, put, compute = (
-        *(filters(config), boxes(), _multiply(config), _put(config), plain_sums(config.taps, span, 16)),
+    cut_filters, cut_box, multiply, store, compute = (
+        *(filters(config), boxes(), _multiply(config), _store(config), plain_sums(config.taps, span, 16)),
     )
     x_map_of, y_map_of, store_box = hopper.map_address(0), hopper.map_address(1), hopper.store_box
     init, expect, wait, fence_all = (
@@ -197,7 +197,7 @@ def forward(config: BoxesConfig) -> Callable[..., None]:
                 next_turn(i32(1 + GROUPS + ((own + 1) & (GROUPS - 1))))
             meet(i32(1 + own))  # nobody reads the box any more
             to = u32(place + u32(((warp * 16 + (lane >> 2)) * span + 2 * (lane & 3)) * SIZE))
-            put(sums, f32(inverse * inverse_of_filters), to)
+            store(sums, f32(inverse * inverse_of_filters), to)
             fence()
             meet(i32(1 + own))
             n = quotient(i32(block + box * blocks), by_tiles)

@@ -38,19 +38,19 @@ def _largest(count: int) -> Callable[..., tuple[int, int]]:
     return largest
 
 
-def _put_row(at: int) -> Callable[..., None]:
-    """``put(held, to, half, scale)``: the eight channels held[at:] of a row, h1 to ``to`` and h2 ``half`` bytes further."""
+def _store_row(at: int) -> Callable[..., None]:
+    """``store(held, to, half, scale)``: the eight channels held[at:] of a row, h1 to ``to`` and h2 ``half`` bytes further."""
     keep = hopper.keep_words
 
     @device
-    def put(held, to, half, scale):
+    def store(held, to, half, scale):
         row = cuda.local.array(8, WORD)
         for p in range(4):
             halve_pair(row, i32(p), i32(4), held[at + 2 * p], held[at + 2 * p + 1], scale)
         keep(to, row[0], row[1], row[2], row[3])
         keep(u32(to + half), row[4], row[5], row[6], row[7])
 
-    return put
+    return store
 
 
 def boxes() -> Callable[..., tuple[float, int]]:
@@ -60,8 +60,8 @@ def boxes() -> Callable[..., tuple[float, int]]:
     """
     load, load_words, keep, number = hopper.load_word, hopper.load_words, hopper.keep_word, hopper.as_float
     meet, fence, largest = hopper.meet, hopper.fence_shared, _largest(32)
-    put = [_put_row(8 * i) for i in range(4)]
-    put_0, put_1, put_2, put_3 = put
+    store = [_store_row(8 * i) for i in range(4)]
+    store_0, store_1, store_2, store_3 = store
 
     @device
     def cut(base, place, group, warp, lane, spread):
@@ -81,10 +81,10 @@ def boxes() -> Callable[..., tuple[float, int]]:
         low = max(max(i32(a[1]), i32(a[3])), max(i32(b[1]), i32(b[3])))
         scale, inverse, limit = common_scale(top, low, spread)
         to, half = u32(place + u32(warp * (2 * BOX * 16) + lane * 16)), u32(BOX_BYTES // 2)
-        put_0(held, to, half, scale)
-        put_1(held, u32(to + u32(LANES * 16)), half, scale)
-        put_2(held, u32(to + u32(BOX * 16)), half, scale)
-        put_3(held, u32(to + u32(BOX * 16 + LANES * 16)), half, scale)
+        store_0(held, to, half, scale)
+        store_1(held, u32(to + u32(LANES * 16)), half, scale)
+        store_2(held, u32(to + u32(BOX * 16)), half, scale)
+        store_3(held, u32(to + u32(BOX * 16 + LANES * 16)), half, scale)
         fence()
         meet(i32(1 + group))
         return number(u32(inverse)), limit
@@ -126,17 +126,17 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
 
         return prefetch
 
-    def put_of(s: int) -> Callable[..., None]:
-        put_row = _put_row(8 * s)
+    def store_of(s: int) -> Callable[..., None]:
+        store_row = _store_row(8 * s)
 
         @device
-        def put(held, to, step, scale):
-            put_row(held, u32(to + s * step), u32(half_bytes), scale)
+        def store(held, to, step, scale):
+            store_row(held, u32(to + s * step), u32(half_bytes), scale)
 
-        return put
+        return store
 
-    look_all, prefetch_all, put_all = (
-        in_turn([of(i) for i in range(n)]) for of, n in ((look_of, 2 * taps), (prefetch_of, taps), (put_of, taps))
+    look_all, prefetch_all, store_all = (
+        in_turn([of(i) for i in range(n)]) for of, n in ((look_of, 2 * taps), (prefetch_of, taps), (store_of, taps))
     )
 
     @device
@@ -164,7 +164,7 @@ def filters(config: BoxesConfig) -> Callable[..., tuple[float, int]]:
         to, step = i32(base + u32(FIRST) + u32(vector * VECTOR + f * 16)), i32(TAP)
         if packed < 0:
             to, step = i32(to + (taps - 1) * TAP), i32(-TAP)
-        put_all(held, to, step, scale)
+        store_all(held, to, step, scale)
         fence()
         cuda.syncthreads()
         return number(u32(inverse)), limit

@@ -58,7 +58,8 @@ def _fill(config: LineF16Config) -> Callable[..., None]:
 
 
 def _pieces(config: LineF16Config) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``prefetch(held, at, line, time, c, C, Q, step)``: 8 times of two channels; ``put(shared, to, quarter, held, at, ...)``."""
+    """``prefetch(held, at, line, time, c, C, Q, step)``: 8 times of two channels;
+    ``store(shared, to, quarter, held, at, ...)``."""
     read = load_words(4)
 
     @device
@@ -70,7 +71,7 @@ def _pieces(config: LineF16Config) -> tuple[Callable[..., None], Callable[..., N
         read(held, i32(at + 4), high)
 
     @device
-    def put(shared, to, quarter, held, at, time, c, C, Q):
+    def store(shared, to, quarter, held, at, time, c, C, Q):
         there = time >= 0 and time < Q
         lower = u32(0xFFFF) if there and c < C else u32(0)
         upper = u32(0xFFFF0000) if there and c + 1 < C else u32(0)
@@ -81,7 +82,7 @@ def _pieces(config: LineF16Config) -> tuple[Callable[..., None], Callable[..., N
             shared[first] = even
             shared[i32(first + quarter)] = odd
 
-    return prefetch, put
+    return prefetch, store
 
 
 def _multiply(dtype: str, config: LineF16Config) -> Callable[..., None]:
@@ -115,7 +116,7 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
     filters, runs, pairs, threads, pieces = config.filters, config.runs, config.pairs, config.threads, config.pieces
     span, tiles, whole = config.span, config.filters // 16, config.whole
     fill, multiply, write = _fill(config), _multiply(dtype, config), store_vector(dtype, 8, "float32")
-    prefetch, put = _pieces(config)
+    prefetch, store = _pieces(config)
     sums, waiting, columns, gathered = runs * tiles * 16, pieces * 8, 8 * runs, 2 * TOGETHER
 
     @device
@@ -127,14 +128,14 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
                 prefetch(held, p * 8, line, i32(t0 + (i - pair * across - halo) * 8), i32(c0 + 2 * pair), C, Q, step)
 
     @device
-    def put_all(shared, stage, row, quarter, held, t0, c0, number, across, halo, C, Q):
+    def store_all(shared, stage, row, quarter, held, t0, c0, number, across, halo, C, Q):
         for p in range(pieces):
             i = i32(cuda.threadIdx.x + p * threads)
             if i < number:
                 pair = i32(u32(i) // u32(across))
                 place = i32(i - pair * across)
                 to, time = i32(stage + pair * row + 2 * place), i32(t0 + (place - halo) * 8)
-                put(shared, to, quarter, held, p * 8, time, i32(c0 + 2 * pair), C, Q)
+                store(shared, to, quarter, held, p * 8, time, i32(c0 + 2 * pair), C, Q)
 
     def kernel(
         x, w, y, blocks_of_filters, blocks, lanes, groups, N, K, C, S, Q, past, dilation, halo, row, quarter, x_strides,
@@ -167,7 +168,7 @@ def forward(dtype: str, config: LineF16Config) -> Callable[..., None]:
             for i in range(sums):
                 total[i] = f32(0)
             for chunk in range(0, chunks, at_once):
-                put_all(shared, stage, row, quarter, held, t0, i32(chunk * 16), number, across, halo, C, Q)
+                store_all(shared, stage, row, quarter, held, t0, i32(chunk * 16), number, across, halo, C, Q)
                 cuda.syncthreads()
                 # what is next, the line's next channels or other times, is prefetched before these are multiplied
                 more = chunk + at_once < chunks

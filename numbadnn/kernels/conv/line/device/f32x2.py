@@ -98,13 +98,13 @@ def _multiply(config: F32x2Config) -> Callable[..., None]:
     return in_turn([turn(s) for s in range(taps)])
 
 
-def _put(config: F32x2Config) -> Callable[..., None]:
-    """``put(total, inverse, target, f, time, K, Q, step)``: a lane's sums, scaled back."""
+def _store(config: F32x2Config) -> Callable[..., None]:
+    """``store_sums(total, inverse, target, f, time, K, Q, step)``: a lane's sums, scaled back."""
     tiles, groups, other, whole = config.tiles, 2 * config.runs, 16 * config.runs * config.tiles, config.whole
     write, write_one = store_vector("float32", 4, "float32"), store("float32", "float32")
 
     @device
-    def put(total, inverse, target, f, time, K, Q, step):
+    def store_sums(total, inverse, target, f, time, K, Q, step):
         result = cuda.local.array(4, f32)
         for m in range(tiles):
             for half in range(2):
@@ -124,7 +124,7 @@ def _put(config: F32x2Config) -> Callable[..., None]:
                                 if time + 16 * g + v < Q:
                                     write_one(to + (16 * g + v) * SIZE, result[v])
 
-    return put
+    return store_sums
 
 
 def forward(config: F32x2Config) -> Callable[..., None]:
@@ -134,8 +134,14 @@ def forward(config: F32x2Config) -> Callable[..., None]:
     )
     multipliers, high_filters, plane = config.multipliers, config.filters, config.plane
     warps, of_stage = config.high * config.wide, config.multipliers // SETS + READERS
-    read, place, multiply, put, compute = (
-        *(readers(config), filters(config), _multiply(config), _put(config), plain_sums(taps, RUN * runs, 16 * tiles)),
+    read, place, multiply, store_sums, compute = (
+        *(
+            readers(config),
+            filters(config),
+            _multiply(config),
+            _store(config),
+            plain_sums(taps, RUN * runs, 16 * tiles),
+        ),
     )
     sums, count, first_stage = 32 * runs * tiles, 8 + 8 * tiles, config.shared_bytes - 2 * STAGES * config.plane
     meet, wait, tell = meet_of(multipliers), meet_of(of_stage), arrive_of(of_stage)
@@ -188,7 +194,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
                 target = y + (i64(n) * y_strides[0] + i64(group * K + k0) * y_strides[1]) * SIZE
                 mine, time = i32(f + (lane >> 2)), i32(t + 4 * (lane & 3))
                 to = target + (i64(mine) * y_strides[1] + i64(time)) * SIZE
-                put(total, inverse, to, mine, time, i32(K - k0), Q, y_strides[1] * SIZE)
+                store_sums(total, inverse, to, mine, time, i32(K - k0), Q, y_strides[1] * SIZE)
                 if limit > 0 or limit_of_filters > 0:
                     sync_warp()
                     lane = i32(lane + i32(shared[SHARE // 4 + 2]))  # 0; lest all that follows be made before the loop

@@ -88,11 +88,11 @@ def readers(config: F32x2Config) -> Callable[..., None]:
 
         return omit
 
-    def put_of(turn: int) -> Callable[..., None]:
+    def store_of(turn: int) -> Callable[..., None]:
         at = 8 * turn
 
         @device
-        def put(held, shared, how, whole):
+        def store(held, shared, how, whole):
             row, to, scale = cuda.local.array(8, WORD), how[0], how[1]
             for p in range(4):
                 halve_pair(row, i32(p), i32(4), held[at + 2 * p], held[at + 2 * p + 1], scale)
@@ -100,10 +100,10 @@ def readers(config: F32x2Config) -> Callable[..., None]:
                 write(row, i32(0), shared, i32(to + turn * step))
                 write(row, i32(4), shared, i32(to + plane + turn * step))
 
-        return put
+        return store
 
-    prefetch_outer, omit_all, put_all = (
-        in_turn([of(t) for t in range(turns)]) for of in (prefetch_of, omit_of, put_of)
+    prefetch_outer, omit_all, store_all = (
+        in_turn([of(t) for t in range(turns)]) for of in (prefetch_of, omit_of, store_of)
     )
 
     @device
@@ -158,7 +158,7 @@ def readers(config: F32x2Config) -> Callable[..., None]:
             scale, inverse, limit = common_scale(top, low, spread)
             if turn >= STAGES:
                 wait(i32(EMPTY + stage))
-            put_all(held, shared, (i32(stages + stage * (2 * plane) + place), scale), whole)
+            store_all(held, shared, (i32(stages + stage * (2 * plane) + place), scale), whole)
             if thread == 0:
                 shared[i32(2 * stage)], shared[i32(2 * stage + 1)] = u32(inverse), u32(limit)
             tell(i32(FULL + stage))
@@ -188,9 +188,9 @@ def filters(config: F32x2Config) -> Callable[..., None]:
 
         return prefetch
 
-    def put_of(j: int) -> Callable[..., None]:
+    def store_of(j: int) -> Callable[..., None]:
         @device
-        def put(shared, got, places, how):
+        def store(shared, got, places, how):
             pair = cuda.local.array(2, WORD)
             for i in range(turns):
                 halve_pair(pair, i32(0), i32(1), got[j * both + 2 * i], got[j * both + 2 * i + 1], how[1])
@@ -198,9 +198,9 @@ def filters(config: F32x2Config) -> Callable[..., None]:
                     write(pair, i32(0), shared, i32(places[i] + j * (warps * ROW)))
                     write(pair, i32(1), shared, i32(places[i] + j * (warps * ROW) + half))
 
-        return put
+        return store
 
-    prefetch_all, put_all = (in_turn([of(j) for j in range(number)]) for of in (prefetch_of, put_of))
+    prefetch_all, store_all = (in_turn([of(j) for j in range(number)]) for of in (prefetch_of, store_of))
 
     @device
     def place(shared, first, w, K, C, spread, strides):
@@ -234,6 +234,6 @@ def filters(config: F32x2Config) -> Callable[..., None]:
         scale, inverse, limit = common_scale(top, low, spread)
         if lane == 0 and f == 0:
             shared[SCALE // 4], shared[SCALE // 4 + 1] = u32(inverse), u32(limit)
-        put_all(shared, got, places, (lane, scale))
+        store_all(shared, got, places, (lane, scale))
 
     return place

@@ -80,9 +80,9 @@ def forward(dtype: str) -> Callable[..., None]:
 
     multiply = in_turn([turn(h, e) for h in range(2) for e in range(2)])
 
-    def putting(r: int) -> Callable[..., None]:
+    def storing(r: int) -> Callable[..., None]:
         @device
-        def put(total, line, target, w, time, S, Q, past, dilation, stride):
+        def store(total, line, target, w, time, S, Q, past, dilation, stride):
             result, finite = cuda.local.array(8, f32), f32(0)
             for j in range(4):
                 for i in range(2):
@@ -93,9 +93,9 @@ def forward(dtype: str) -> Callable[..., None]:
                     one_by_one(result, line, w, time, S, past, dilation, stride)
                 write(result, i32(0), target + i64(time) * SIZE)
 
-        return put
+        return store
 
-    put_first, put_second = putting(0), putting(1)
+    store_first, store_second = storing(0), storing(1)
 
     def kernel(
         x, w, y, parts, tiles, multiplier, K, S, Q, past, dilation, x_strides, w_start, w_strides, y_strides,
@@ -130,8 +130,8 @@ def forward(dtype: str) -> Callable[..., None]:
                 total[i] = f32(0)
             multiply(total, seen, taps, a)
             first = i32((start + warp) * times + g * span + 8 * t)
-            put_first(total, line, target, own_taps, first, S, Q, past, dilation, w_strides[1])
-            put_second(total, line, target, own_taps, i32(first + times // 2), S, Q, past, dilation, w_strides[1])
+            store_first(total, line, target, own_taps, first, S, Q, past, dilation, w_strides[1])
+            store_second(total, line, target, own_taps, i32(first + times // 2), S, Q, past, dilation, w_strides[1])
             prefetch_all(seen, line, i32(first + step * times), Q)
 
     return kernel

@@ -36,7 +36,7 @@ def _pair(held, low, high, odd):
 
 
 def _times(config: VectorsConfig) -> tuple[Callable[..., None], Callable[..., None]]:
-    """``prefetch(held, line, time, Q, step)``: 8 times of 8 channels; ``put(shared, to, held, time, Q)``: as rows."""
+    """``prefetch(held, line, time, Q, step)``: 8 times of 8 channels; ``store(shared, to, held, time, Q)``: as rows."""
     read, write = load_words(4), write_at("int32", 4)
 
     @device
@@ -47,7 +47,7 @@ def _times(config: VectorsConfig) -> tuple[Callable[..., None], Callable[..., No
             read(held, i32(4 * c), at + c * step * SIZE)
 
     @device
-    def put(shared, to, held, time, Q):
+    def store(shared, to, held, time, Q):
         row, there = cuda.local.array(4, WORD), time >= 0 and time < Q
         for j in range(8):
             for p in range(4):
@@ -55,7 +55,7 @@ def _times(config: VectorsConfig) -> tuple[Callable[..., None], Callable[..., No
                 row[p] = pair if there else u32(0)
             write(row, i32(0), shared, i32(to + j * ROW))
 
-    return prefetch, put
+    return prefetch, store
 
 
 def _filters(config: VectorsConfig) -> Callable[..., None]:
@@ -72,7 +72,7 @@ def _filters(config: VectorsConfig) -> Callable[..., None]:
         odd0, odd1, odd2, odd3, odd4, odd5, odd6, odd7 = (h % 2 for h in elements)
 
         @device
-        def put_tap(held, shared, base, order):
+        def store_tap(held, shared, base, order):
             m = i32(i32(cuda.threadIdx.x) + i * THREADS)
             row = cuda.local.array(4, WORD)
             row[0] = mixed(held[at0], held[at1], odd0, odd1)
@@ -84,7 +84,7 @@ def _filters(config: VectorsConfig) -> Callable[..., None]:
             if m < items:
                 write(row, i32(0), shared, i32(base + to * ROW))
 
-        return put_tap
+        return store_tap
 
     @device
     def mixed(a, b, a_odd, b_odd):
@@ -92,7 +92,7 @@ def _filters(config: VectorsConfig) -> Callable[..., None]:
         high = u32(b & u32(0xFFFF0000)) if b_odd else u32(b << u32(16))
         return u32(low | high)
 
-    put_all = in_turn([turn(i, s) for i in range(turns) for s in range(taps)])
+    store_all = in_turn([turn(i, s) for i in range(turns) for s in range(taps)])
 
     @device
     def place(shared, base, w, K, stride, order):
@@ -102,7 +102,7 @@ def _filters(config: VectorsConfig) -> Callable[..., None]:
             at = w + (i64(min(i32(m // vectors), i32(K - 1))) * stride + (m % vectors) * (8 * taps)) * SIZE
             for s in range(taps):
                 read(held, i32(i * words + 4 * s), at + s * ROW)
-        put_all(held, shared, base, order)
+        store_all(held, shared, base, order)
 
     return place
 
@@ -140,7 +140,7 @@ def forward(dtype: str, config: VectorsConfig) -> Callable[..., None]:
     vectors, tiles, runs, filters, span = config.octets, config.tiles, config.runs, config.filters, config.span
     pitch, stride = config.pitch, THREADS // config.octets
     all_have = span // 8 >= stride  # no branch: what is prefetched would be, no sooner than it is stored
-    prefetch, put = _times(config)
+    prefetch, store = _times(config)
     place, multiply, write = _filters(config), _multiply(dtype, config), store_vector(dtype, 8, "float32")
     sums, count, channels = runs * tiles * 16, 4 + 4 * tiles, 8 * vectors
 
@@ -171,13 +171,13 @@ def forward(dtype: str, config: VectorsConfig) -> Callable[..., None]:
             prefetch(rest, own, later, Q, x_strides[1])
         place(shared, i32(base + vectors * plane), w + i64(g * K + k0) * w_stride * SIZE, i32(K - k0), w_stride, order)
         if all_have or piece < number:
-            put(shared, i32(to + piece * (PITCH * ROW)), held, time, Q)
+            store(shared, i32(to + piece * (PITCH * ROW)), held, time, Q)
         if piece + stride < number:
-            put(shared, i32(to + (piece + stride) * (PITCH * ROW)), rest, later, Q)
+            store(shared, i32(to + (piece + stride) * (PITCH * ROW)), rest, later, Q)
         for other in range(i32(piece + 2 * stride), number, stride):
             time = i32(t0 + (other - halo) * 8)
             prefetch(held, own, time, Q, x_strides[1])
-            put(shared, i32(to + other * (PITCH * ROW)), held, time, Q)
+            store(shared, i32(to + other * (PITCH * ROW)), held, time, Q)
         for i in range(sums):
             total[i] = f32(0)
         cuda.syncthreads()

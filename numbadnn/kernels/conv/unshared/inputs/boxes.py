@@ -1,6 +1,6 @@
 """``numba.unshared`` with respect to the images: sums of tiles of positions, and their sum; the filters are read once.
 
-The device code is in ``device/boxes.py`` and ``device/collect.py``. A larger tile leaves less between the two kernels,
+The device code is in ``device/boxes.py`` and ``device/reduce.py``. A larger tile leaves less between the two kernels,
 and fewer warps to prefetch filters: ``heuristic`` weighs them. The second kernel starts before the first has ended, and waits
 for it. Extra memory: the tiles' boxes of pixels in the accumulator's type, of as many images at a time as the workspace limit
 admits.
@@ -27,7 +27,7 @@ from numbadnn.registry import SEQUENCE, Executable
 #: of a block, without opting in for more; of a multiprocessor
 SHARED_BYTES, ALL_SHARED = 47 * 1024, 220 * 1024
 #: threads of the second kernel's blocks
-COLLECTORS = 128
+REDUCERS = 128
 #: bytes of y's values that a block keeps
 TABLE_BYTES = 8 * 1024
 TILES = (1, 2, 3, 4, 6, 8, 16)
@@ -148,13 +148,13 @@ def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
     return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
 
 
-def collect_kernel(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Kernel:
+def reduce_kernel(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Kernel:
     """A thread has ``parts`` times ``width`` images, 1 or 2, and loads of ``ahead`` boxes under way, 4 or 6."""
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import collect
+        from numbadnn.kernels.conv.unshared.inputs.device import reduce
 
-        return collect.collect(dtype, acc, width, parts, ahead)
+        return reduce.reduce(dtype, acc, width, parts, ahead)
 
     real = "f64" if acc == "float64" else "f32"
     parameters = f"ptr ptr i32 i32 i32 i32 {'i32*2 ' * 5}{'i64*2 ' * 5}i64*4 {real} {real}"
@@ -162,7 +162,7 @@ def collect_kernel(dtype: str, acc: str, width: int, parts: int, ahead: int) -> 
         f"unshared collect {dtype} {acc} {width} {parts} {ahead}",
         parameters,
         build,
-        COLLECTORS,
+        REDUCERS,
         14 - ahead if parts == 1 else 6,
         early=True,
     )
@@ -177,7 +177,7 @@ def kernels() -> Iterator[Kernel]:
     ):
         yield boxes_kernel(dtype, "float32", config)
         if config.images != 16:
-            yield collect_kernel(
+            yield reduce_kernel(
                 dtype, "float32", vector_width(config.images, "float32"), 2 if config.images == 8 else 1, 6
             )
 
@@ -215,7 +215,7 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
         now = min(chunks, -(-(N - start) // chosen.images))
         scalars, grid = _boxes_arguments(problem, chosen, now, start)
         steps.append((first.prepare(device, grid, block, scalars), "y w space"))
-        added = collecting(problem, acc, device, chosen.tile, start, now * chosen.images, width)
+        added = reducing(problem, acc, device, chosen.tile, start, now * chosen.images, width)
         steps.append((added, "space x"))
     direct = sequence("y w x space", steps)
 
@@ -240,7 +240,7 @@ def _boxes_arguments(
     return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
 
 
-def collecting(
+def reducing(
     problem: ConvProblem, acc: str, device: int, tile: tuple[int, int], start: int, slots: int, width: int
 ) -> Any:
     """The second kernel, ready for the images from ``start`` on of boxes that have ``slots``."""
@@ -254,9 +254,9 @@ def collecting(
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     boxes = math.prod(-(-seen // move) for seen, move in zip(seen_of(problem, tile), (down, right), strict=True))
-    collect = collect_kernel(problem.x.dtype, acc, width, parts, 4 if boxes <= 4 else 6)
-    grid = (-(-(slots // (parts * width) * C * H * W) // COLLECTORS), 1, 1)
-    return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
+    reduce = reduce_kernel(problem.x.dtype, acc, width, parts, 4 if boxes <= 4 else 6)
+    grid = (-(-(slots // (parts * width) * C * H * W) // REDUCERS), 1, 1)
+    return reduce.prepare(device, grid, (REDUCERS, 1, 1), scalars)
 
 
 def rank(problem: ConvProblem) -> float:

@@ -22,8 +22,8 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_boxes import (
     blocks_of,
     box_of,
     boxes_bytes,
-    collect_kernel,
-    collecting_boxes,
+    reduce_kernel,
+    reducing_boxes,
 )
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD,
@@ -166,7 +166,7 @@ def plan(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Exe
     )
     grid, block = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1)
     launch = first.prepare(policy.device, grid, block, scalars, shared_bytes(problem, config))
-    steps = [(launch, "y w space"), (collecting_boxes(problem, policy, config), "space x y w")]
+    steps = [(launch, "y w space"), (reducing_boxes(problem, policy, config), "space x y w")]
     facts = {"kernel": first.name, "config": config}
     return around(sequence("y w x space", steps), facts, boxes_bytes(problem, config), "ieee", "run_to_run", SEQUENCE)
 
@@ -184,4 +184,4 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield kernel(InputsF32x2Config(32, 12, (3, 3), far, 7, False, False, 2, 4, 4))
     yield kernel(InputsF32x2Config(32, 12, (5, 5), far, 5, True, False, 1, 2, 1))
     yield kernel(InputsF32x2Config(16, 9, (7, 7), (2, 2), 6, False, True, 1, 2, 1))
-    yield from (collect_kernel(images, ahead) for images in (16, 32) for ahead in AHEAD_OF_SUMS)
+    yield from (reduce_kernel(images, ahead) for images in (16, 32) for ahead in AHEAD_OF_SUMS)

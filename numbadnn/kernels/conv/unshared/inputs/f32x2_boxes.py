@@ -1,4 +1,4 @@
-"""The boxes that blocks of ``f32x2.py`` write, and the kernel that adds them: ``device/f32x2_collect.py``."""
+"""The boxes that blocks of ``f32x2.py`` write, and the kernel that adds them: ``device/f32x2_reduce.py``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD_OF_SUMS,
-    COLLECTED,
-    COLLECTORS,
     LANES,
     LARGE,
     LINE,
+    REDUCED,
+    REDUCERS,
     WIDTH,
     InputsF32x2Config,
 )
@@ -54,11 +54,11 @@ def blocks_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
     return parts_of(problem, config) * problem.groups * -(-problem.w.shape[3] // config.channels)
 
 
-def collect_kernel(images: int, ahead: int) -> Kernel:
+def reduce_kernel(images: int, ahead: int) -> Kernel:
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import f32x2_collect
+        from numbadnn.kernels.conv.unshared.inputs.device import f32x2_reduce
 
-        return f32x2_collect.collect(images, ahead)
+        return f32x2_reduce.reduce(images, ahead)
 
     parameters = (
         "ptr ptr ptr ptr i32 i32 i32 i32 "
@@ -73,14 +73,14 @@ def collect_kernel(images: int, ahead: int) -> Kernel:
     )
 
 
-def collecting_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Any:
+def reducing_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Any:
     """The launch that adds boxes."""
     (N, C, H, W), w, box = problem.x.shape, problem.w, box_of(problem, config)
     threads = LANES * config.images // WIDTH
     boxes = most_boxes(problem, config)
     ahead = next((n for n in AHEAD_OF_SUMS if boxes <= n), AHEAD_OF_SUMS[-1])
     most = -(-boxes // ahead) * ahead
-    each = max(1, min(COLLECTED, C * H * W * threads // LANES // COLLECTORS))
+    each = max(1, min(REDUCED, C * H * W * threads // LANES // REDUCERS))
     forgotten = config.images * 4 == LINE and boxes_bytes(problem, config) >= LARGE
     scalars = (
         *(N, w.shape[0] // problem.groups, w.shape[3], problem.groups, (H, W), problem.y.shape[2:]),
@@ -92,4 +92,4 @@ def collecting_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Co
     )
     grid, block = (-(-(H * W) // LANES), -(-C // each), 1), (threads, 1, 1)
     shared = 4 * (2 * config.images * (LANES + 1) + LANES * most)
-    return collect_kernel(config.images, ahead).prepare(policy.device, grid, block, scalars, shared)
+    return reduce_kernel(config.images, ahead).prepare(policy.device, grid, block, scalars, shared)

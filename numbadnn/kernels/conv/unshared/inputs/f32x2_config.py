@@ -8,7 +8,7 @@ from dataclasses import dataclass
 LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256
 #: images of an access of what adds boxes, accesses under way, channels of a block of it at most: fewer where that leaves fewer
 #: threads than so many
-WIDTH, AHEAD_OF_SUMS, COLLECTED, COLLECTORS = 4, (4, 6), 8, 120_000
+WIDTH, AHEAD_OF_SUMS, REDUCED, REDUCERS = 4, (4, 6), 8, 120_000
 #: bytes of a line of the L2 cache; of boxes, from which on saying that they have been read saves more than it costs
 LINE, LARGE = 128, 24 << 20
 #: float16 parts of a number; warps that cut y, of four that multiply nothing; steps of y that each has under way

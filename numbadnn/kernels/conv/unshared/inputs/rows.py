@@ -16,7 +16,7 @@ from typing import Any
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.conv.unshared.inputs.boxes import COLLECTORS, collecting
+from numbadnn.kernels.conv.unshared.inputs.boxes import REDUCERS, reducing
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import vector_width
 from numbadnn.kernels.conv.unshared.inputs.rows_config import candidates
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
@@ -83,9 +83,9 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
     added = (
-        collecting(problem, "float32", device, config.tile, 0, config.kept, width)
+        reducing(problem, "float32", device, config.tile, 0, config.kept, width)
         if config.own
-        else _collecting(problem, config, device)
+        else _reducing(problem, config, device)
     )
     steps = [(launch, "y w space"), (added, "space x")]
     if config.turned:
@@ -99,19 +99,19 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     return around(direct, facts, space_bytes(problem, config), arithmetic, "run_to_run", SEQUENCE)
 
 
-def collect_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
+def reduce_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
     """What adds the boxes of tensor cores, ``ahead`` of them under way."""
 
     def build() -> Callable[..., None]:
-        from numbadnn.kernels.conv.unshared.inputs.device import rows_collect
+        from numbadnn.kernels.conv.unshared.inputs.device import rows_reduce
 
-        return rows_collect.collect(dtype, kept, ahead)
+        return rows_reduce.reduce(dtype, kept, ahead)
 
     parameters = f"ptr ptr {'i32 ' * 8}{'i32*2 ' * 5}{'i64*2 ' * 8}i64*4 f32 f32"
-    return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, COLLECTORS, 6, early=True)
+    return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, REDUCERS, 6, early=True)
 
 
-def _collecting(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
+def _reducing(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
     (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
     (down, right), places, count = problem.stride, config.places, math.prod(config.tile)
     slices, tiles, seen = -(-C // config.channels), tiles_of(problem, config.tile), seen_of(problem, config.tile)
@@ -123,10 +123,10 @@ def _collecting(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
         *(problem.x.strides, problem.alpha, problem.beta),
     )
     boxes = -(-seen[0] // (config.rows * down)) * -(-seen[1] // (places * right))
-    collect = collect_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
+    reduce = reduce_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
     # a thread has eight sums, of fewer images than four fewer
-    grid = (-(-(units * -(-config.kept // 4) * H * W * 4) // COLLECTORS), 1, 1)
-    return collect.prepare(device, grid, (COLLECTORS, 1, 1), scalars)
+    grid = (-(-(units * -(-config.kept // 4) * H * W * 4) // REDUCERS), 1, 1)
+    return reduce.prepare(device, grid, (REDUCERS, 1, 1), scalars)
 
 
 def hopper_kernels() -> Iterator[Kernel]:
@@ -141,7 +141,7 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield kernel("float16", replace(few, images=32, kept=32))
     yield kernel("bfloat16", RowsConfig(16, 1, 12, three, 4, far, 1, 8, 16, 2, 2, True, True, 1, False))
     for kept, ahead in ((32, 6), (8, 4), (1, 4)):
-        yield collect_kernel("bfloat16" if kept == 8 else "float16", kept, ahead)
+        yield reduce_kernel("bfloat16" if kept == 8 else "float16", kept, ahead)
     yield kernel("float32", RowsConfig(32, 32, 12, nine, 5, far, 4, 5, 8, 6, 2, False, False, 1, True, 8, True))
     yield kernel("float32", RowsConfig(32, 32, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 16))
     yield kernel("float32", RowsConfig(8, 8, 6, three, 2, far, 1, 3, 16, 3, 2, False, False, 2, False, 4))

@@ -36,7 +36,7 @@ MOST_DEPTH, MOST_PLACES, MOST_ROWS, MOST_DEEP = 8, 8, 16, 4
 LEAST_DEPTH, MULTIPROCESSORS, MANY = 5, 132, 16
 #: images from which on y's values are transposed before, where a block has many positions
 TRANSPOSED = 16
-#: bytes of boxes in a microsecond, written and collected, by bytes of an element
+#: bytes of boxes in a microsecond, written and reduced, by bytes of an element
 BOXES = {2: 1.5e6, 4: 1.3e6}
 #: cycles of a warp for a piece that is not for it
 PASSING = 40

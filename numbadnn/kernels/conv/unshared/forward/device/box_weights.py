@@ -12,7 +12,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
 from numbadnn.kernels.conv.unshared.forward.device.f16 import _look_at_words
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import fill_box, spots_of
-from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
+from numbadnn.kernels.conv.unshared.parts.device.receptive_field import first_position
 from numbadnn.kernels.lang.access import load, load_shared, load_vector, store_vector
 from numbadnn.kernels.lang.async_copies import copy_or_zero_at, wait_async
 from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, device, f32, i32, i64, u32

@@ -160,7 +160,7 @@ def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; a block has ``chunks``' share of the images."""
     images, across, along, room, row = config.images, config.across, config.along, config.room, config.row
     tiles = config.tiles
-    put = scaled(dtype, acc)
+    store = scaled(dtype, acc)
     whole, once, gather, prefetch = config.whole, config.once, _gather(config), _prefetch(config)
     multiply = _multiply(dtype, config)
     waiting, gathered, sums, zeros = 8 * config.ahead, 2 * config.batch, 4 * tiles, config.zeros
@@ -227,6 +227,6 @@ def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
                 if n < N and k < K:
                     at = i64(n) * y_strides[0] + (group * K + k) * y_strides[1] + p * y_strides[2] + q * y_strides[3]
                     target = y + at * SIZE
-                    put(target, value, alpha, beta)
+                    store(target, value, alpha, beta)
 
     return kernel

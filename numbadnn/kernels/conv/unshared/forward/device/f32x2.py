@@ -18,7 +18,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_cut import SUMS
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_lanes import filters_row, multiplying
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_prefetch import prefetching
-from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import putting
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_store import storing
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
     FEWER,
     INVERSE,
@@ -33,7 +33,7 @@ from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
 )
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import prefetching_boxes, starting
-from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
+from numbadnn.kernels.conv.unshared.parts.device.receptive_field import first_position
 from numbadnn.kernels.lang.access import load
 from numbadnn.kernels.lang.async_copies import meet_of
 from numbadnn.kernels.lang.cuda import ELEMENT, WORD, cuda, f32, i32, u32
@@ -47,10 +47,10 @@ def forward(config: F32x2Config) -> Callable[..., None]:
     threads, boxes = LANES * config.warps, config.boxes
     first_of, meet = first_position(config.tall, config.places), meet_of(threads)
     w_of, x_of = map_address(0), map_address(1)
-    prefetch, multiply, put, prefetch_boxes = (
+    prefetch, multiply, store_results, prefetch_boxes = (
         prefetching(config, PIECE),
         multiplying(config),
-        putting(config),
+        storing(config),
         prefetching_boxes(config, 3),
     )
     fewer, more, read = set_registers(FEWER, False), set_registers(MORE, True), load("float32", "float32")
@@ -115,7 +115,9 @@ def forward(config: F32x2Config) -> Callable[..., None]:
                     total, shared, full, table, to_box, back, terms, i32(channels * taps[0] * taps[1]), box, taps, stride, flip,
                     floor, spread, origin, state,
                 )  # fmt: skip
-                put(results, first, total, row, y, again, (group, p0, q0), (N, K, P, Q), y_strides, (alpha, beta))
+                store_results(
+                    results, first, total, row, y, again, (group, p0, q0), (N, K, P, Q), y_strides, (alpha, beta)
+                )
                 tile = i32(tile + i32(cuda.gridDim.x))
 
     return kernel

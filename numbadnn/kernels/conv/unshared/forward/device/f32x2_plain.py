@@ -16,7 +16,7 @@ _read = load("float32", "float32")
 
 @device
 def summed(again, n, group, k, p, q):
-    """Of image ``n`` and filter ``k`` at a position. ``again``: see ``device/f32x2_put.py``."""
+    """Of image ``n`` and filter ``k`` at a position. ``again``: see ``device/f32x2_store.py``."""
     x, w, C, image, taps, stride, padding, flip, x_strides, w_strides = again
     top, left = i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1])
     at_x = x + (i64(n) * x_strides[0] + i64(group * C) * x_strides[1]) * SIZE

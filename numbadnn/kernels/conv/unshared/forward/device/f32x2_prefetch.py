@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import first_filter
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_store import first_filter
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import LANES, PREFETCHERS, SLOT
 from numbadnn.kernels.lang.async_copies import copy_tile
 from numbadnn.kernels.lang.cuda import device, i32, u32

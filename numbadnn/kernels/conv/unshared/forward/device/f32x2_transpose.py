@@ -81,7 +81,7 @@ def _looking(vec: int) -> Callable[..., int]:
 def transpose(vec: int) -> Callable[..., None]:
     """Blocks stay: while one's pixels are written, the next ones are under way."""
     read, write, warps, look = load_bits(SIZE), store_words(4), TRANSPOSERS // LANES, _looking(vec)
-    agree, put, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
+    agree, store, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
     turns, room = TRANSPOSED_PIXELS * PIXEL // (16 * TRANSPOSERS), TRANSPOSED_PIXELS * PIXEL // SIZE + warps
 
     @device
@@ -122,7 +122,7 @@ def transpose(vec: int) -> Callable[..., None]:
             for half in range(2):
                 for e in range(4):
                     line[e] = words[4 * half + e]
-                put(line, i32(0), shared, i32(to + ((vector + 4 * half) ^ key) * 16))
+                store(line, i32(0), shared, i32(to + ((vector + 4 * half) ^ key) * 16))
             if start + hop < pixels:
                 pixel = min(i32(start + hop + place), i32(pixels - 1))
                 key = prefetch(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides)

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.forward.device.f32x2_prefetch import prefetching, terms_before
-from numbadnn.kernels.conv.unshared.forward.device.f32x2_put import first_filter
+from numbadnn.kernels.conv.unshared.forward.device.f32x2_store import first_filter
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import PREFETCHERS, SLOT, box_at, ring_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import FEWER, LANES, MORE, ROWS, TERMS, StreamConfig
 from numbadnn.kernels.conv.unshared.inputs.device.tile import pixel_at, tap_of
 from numbadnn.kernels.conv.unshared.parts.device.boxes import awaiting, prefetching_boxes, starting
-from numbadnn.kernels.conv.unshared.parts.device.seen import EIGHT, NONE, SIZE, first_position
+from numbadnn.kernels.conv.unshared.parts.device.receptive_field import EIGHT, NONE, SIZE, first_position
 from numbadnn.kernels.conv.unshared.parts.transposed import CELL
 from numbadnn.kernels.lang.async_copies import meet_of, sync_warp
 from numbadnn.kernels.lang.cuda import ELEMENT, HALF, INT32, WORD, cuda, device, f32, i32, i64, u32
@@ -99,8 +99,8 @@ def _multiplying(dtype: str, config: StreamConfig) -> Callable[..., tuple[int, i
     return multiply
 
 
-def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
-    """``put(parted, start, total, y, first, sizes, strides, alpha, beta)``: a tile's sums, by way of shared memory.
+def _storing(dtype: str, config: StreamConfig) -> Callable[..., None]:
+    """``store_results(parted, start, total, y, first, sizes, strides, alpha, beta)``: a tile's sums, by way of shared memory.
 
     ``start``: where they may lie meanwhile, [position][filter][image] of each part; ``first``: group, row and column of the first
     position; ``sizes``: N, K, P, Q. The warps of a part wait for each other alone: while they write, others multiply.
@@ -111,7 +111,7 @@ def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
     store = storing_vector(dtype, vec)
 
     @device
-    def put(parted, start, total, y, first, sizes, strides, alpha, beta):
+    def store_results(parted, start, total, y, first, sizes, strides, alpha, beta):
         result = cuda.local.array(vec, f32)
         warp, lane = i32(i32(thread_here()) // LANES), i32(i32(thread_here()) % LANES)
         part = i32(warp // positions)
@@ -140,7 +140,7 @@ def _putting(dtype: str, config: StreamConfig) -> Callable[..., None]:
                     result[e] = f32(alpha * parted[i32(row + e * apart)])
                 store(result, i32(0), y + at * SIZE, beta)
 
-    return put
+    return store_results
 
 
 def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
@@ -151,7 +151,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
     x_of, w_of, element = map_address(0), map_address(1), ELEMENT["float32"]
     fewer, more = set_registers(FEWER, False), set_registers(MORE, True)
     prefetch, prefetch_boxes = prefetching(config, TERMS), prefetching_boxes(config, 2)
-    multiply, put = _multiplying(dtype, config), _putting(dtype, config)
+    multiply, store_results = _multiplying(dtype, config), _storing(dtype, config)
     rings_from, boxes_from = ring_at(config), box_at(config)
     start_barriers = starting(config)
 
@@ -213,7 +213,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 slot, parity, phases = multiply(
                     total, shared, shared16, full, table, own, nothing, plane, terms, before, box_terms, state
                 )  # fmt: skip
-                put(parted, start, total, y, (group, p0, q0), (N, K, P, Q), y_strides, alpha, beta)
+                store_results(parted, start, total, y, (group, p0, q0), (N, K, P, Q), y_strides, alpha, beta)
                 tile = i32(tile + i32(cuda.gridDim.x))
 
     return kernel

@@ -125,7 +125,7 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
 def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image and filter fit a block."""
     images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
-    put, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    store, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     gather, look = gather_patches(dtype, acc, images, room), look_at(acc, vec)
     bring, look_at_weights, kind, width = _weights(dtype, acc, vec)
     table_size = warps * filters * room * size // 4 if width == 4 else warps * filters * room
@@ -196,6 +196,6 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
                             + q * y_strides[3]
                         )
                         target = y + at * size
-                        put(target, total[i], alpha, beta)
+                        store(target, total[i], alpha, beta)
 
     return kernel

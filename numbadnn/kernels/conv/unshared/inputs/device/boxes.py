@@ -4,7 +4,7 @@ A block has a tile of output positions, some channels of a group and ``images`` 
 over the filters what each (channel, tap) receives, in registers, while the next filters are under way, and adds that to a box
 of the image in shared memory, which holds every pixel that the tile reaches. A warp has some of the channels alone, and waits
 for no other. Boxes of neighbouring tiles overlap: they go to a workspace, [tile][channel][pixel][image], where
-``device/collect.py`` adds to each pixel those that hold it.
+``device/reduce.py`` adds to each pixel those that hold it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from numbadnn.kernels.lang.ptx import let_next_start
 from numbadnn.problem import ITEMSIZE
 
 
-def _put(acc: str, count: int) -> Any:
-    """``put(values, start, table, at)``: the opposite of ``look_at``."""
+def _store(acc: str, count: int) -> Any:
+    """``store(values, start, table, at)``: the opposite of ``look_at``."""
     span = min(count, 4)
     write: Any = write_shared(span) if acc == "float32" and span > 1 else None
 
     @device
-    def put(values, start, table, at):
+    def store(values, start, table, at):
         for e in range(0, count, span):
             write(values, i32(start + e), table, i32(at + e))
 
     @device
-    def put_one_by_one(values, start, table, at):
+    def store_one_by_one(values, start, table, at):
         for e in range(count):
             table[i32(at + e)] = values[start + e]
 
-    return put if write else put_one_by_one
+    return store if write else store_one_by_one
 
 
 def _fill(dtype: str, acc: str, images: int) -> Any:
@@ -48,7 +48,7 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
     A thread has all images of a filter at one position, neighbours neighbouring positions; its loads stand before its stores.
     """
     read, size, zero, A = load(dtype, acc), ITEMSIZE[dtype], ACCUMULATOR[acc](0), ACCUMULATOR[acc]
-    put = _put(acc, images)
+    store = _store(acc, images)
 
     @device
     def fill(table, places, count, y, strides, n0, N, wide):
@@ -62,7 +62,7 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
             for n in range(images):
                 held[n] = read(source) if n0 + n < N else zero
                 source = source + (strides[0] * size if n0 + n + 1 < N else i64(0))
-            put(held, i32(0), table, i32((place * count + k) * images))
+            store(held, i32(0), table, i32((place * count + k) * images))
 
     return fill
 
@@ -103,7 +103,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
     images, vec, ahead, depth, room = config.images, config.vec, config.ahead, config.depth, config.terms
     even = config.even
     width, A, size, item = vector_width(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
-    look, put, clear = look_at(acc, images), _put(acc, images), _put(acc, 4)
+    look, store, clear = look_at(acc, images), _store(acc, images), _store(acc, 4)
     look_at_vector, write_vector, fill = look_at(acc, width), store_vector(acc, width, acc), _fill(dtype, acc, images)
     # ``width`` words after every ``vec`` pixels: neighbouring lanes then meet different banks
     shared, table_size, sums = config.cells // vec * (vec * images + width), depth * images, vec * images
@@ -209,7 +209,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
                             look(old, i32(0), pixels, at_pixel)
                             for n in range(images):
                                 old[n] = A(old[n] + total[e * images + n])
-                            put(old, i32(0), pixels, at_pixel)
+                            store(old, i32(0), pixels, at_pixel)
                 sync_warp()
                 shift, row_of_y, here = i32(shift + stride[1]), i32(row_of_y + count * images), beyond
                 if column == 0:

@@ -8,7 +8,7 @@ are given out first, so that every quarter of a multiprocessor has as much to do
     filters    through a ring, 16 of one position a slot, prefetched by a warp that does nothing else
     y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/f32x2_fill.py``)
 
-so that memory is never idle. Numbers that cannot be cut are NaN: ``device/f32x2_collect.py`` adds the boxes, and sums anew
+so that memory is never idle. Numbers that cannot be cut are NaN: ``device/f32x2_reduce.py`` adds the boxes, and sums anew
 what is not finite.
 """
 
@@ -93,10 +93,10 @@ def _prefetching(config: InputsF32x2Config) -> Callable[..., None]:
 
 
 def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
-    """(``place``, ``multiply_piece``, ``put``): two of ``Lanes``, and 16 filters of a row of a block's positions."""
+    """(``place``, ``multiply_piece``, ``store_row``): two of ``Lanes``, and 16 filters of a row of a block's positions."""
     wide, right, flip, depth, places = config.taps[1], config.stride[1], config.flip, config.depth, config.places
     of_y = config.of_y
-    place, multiply, put = lanes_of(config)
+    place, multiply, store_row = lanes_of(config)
 
     @device
     def multiply_piece(total, shared, here, own, top, pitch, last, v, count, state, floor, spread):
@@ -119,14 +119,14 @@ def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
             here[PARITY] = i32(here[PARITY] ^ 1) if over else here[PARITY]
         return scale, inverse
 
-    return place, multiply_piece, put
+    return place, multiply_piece, store_row
 
 
 def boxes(config: InputsF32x2Config) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
     (tall, wide), down, depth, chunks, vectors = config.taps, config.stride[0], config.depth, config.chunks, config.lots
     warps, padded = config.warps, config.padded
-    (place, multiply_piece, put), prefetch, fill = _multiplying(config), _prefetching(config), filling(config)
+    (place, multiply_piece, store_row), prefetch, fill = _multiplying(config), _prefetching(config), filling(config)
     fewer, more, of_channel = set_registers(FEWER, False), set_registers(config.registers, True), tall * wide * SIZE
     of_row, of_pixel, of_raw = vectors * config.of_vector, config.images * SIZE, AHEAD * config.raw_bytes
     sums, kept, barriers = tall * of_row, (tall - down) * of_row, 2 * (depth + chunks)
@@ -194,14 +194,14 @@ def boxes(config: InputsF32x2Config) -> Callable[..., None]:
                         parity = i32(parity ^ 1) if chunk == chunks - 1 else parity
                         chunk = i32(0) if chunk == chunks - 1 else i32(chunk + 1)
                     for r in range(down):
-                        put(total, r, to, mine, area)
+                        store_row(total, r, to, mine, area)
                         to = to + below
                     for i in range(kept):
                         total[i] = total[down * of_row + i]
                     for i in range(down * of_row):
                         total[kept + i] = f32(0)
                 for r in range(tall - down):
-                    put(total, r, to, mine, area)
+                    store_row(total, r, to, mine, area)
                     to = to + below
 
     return kernel

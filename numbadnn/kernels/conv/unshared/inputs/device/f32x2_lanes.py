@@ -35,12 +35,12 @@ class Lanes(NamedTuple):
 
     ``multiply(total, shared, at_w, shift, at_y, pitch, count, state, floor, spread) -> state``: adds to all rows what a column
     of taps of ``count`` filters, up to 16, gives; ``state``: the warp's scale of filters, and its inverse.
-    ``put(total, v, to, have, area)``: writes a row's sums, of ``have`` channels from the lane's first on.
+    ``store_row(total, v, to, have, area)``: writes a row's sums, of ``have`` channels from the lane's first on.
     """
 
     place: Callable[..., tuple[int, int]]
     multiply: Callable[..., tuple[int, float]]
-    put: Callable[..., None]
+    store_row: Callable[..., None]
 
 
 def _pieces(taps: int) -> list[tuple[int, int]]:
@@ -153,7 +153,7 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
         return multiply_all(total, a, back, shared, at_w, shift, lines, state[0], state[1], floor, spread)
 
     @device
-    def put(total, v, to, have, area):
+    def store_row(total, v, to, have, area):
         held = cuda.local.array(own, f32)
         for vector in range(vectors):
             for c in range(2):
@@ -162,4 +162,4 @@ def lanes_of(config: InputsF32x2Config) -> Lanes:
                 if vector * EIGHT + c < have:
                     store(held, i32(0), to + (vector * EIGHT + c) * area * (images * SIZE))
 
-    return Lanes(place, multiply, put)
+    return Lanes(place, multiply, store_row)

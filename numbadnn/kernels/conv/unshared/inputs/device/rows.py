@@ -8,8 +8,8 @@ down its rows of positions:
     warp             0  1  2  0  1  2     those in row 1 rows 1 to 3: warp 0 goes on with row 3
 
 Which sums a position and a tap of a row add to is known when the kernel is made. A warp whose row no later position reaches
-writes it to the workspace, where the boxes of neighbouring blocks are added: ``device/collect.py`` and, as tensor cores
-leave them, ``device/rows_collect.py``.
+writes it to the workspace, where the boxes of neighbouring blocks are added: ``device/reduce.py`` and, as tensor cores
+leave them, ``device/rows_reduce.py``.
 
 Where a quarter of a multiprocessor would have more of these warps than another, rows of positions are taken several at a time:
 nine rows of taps are nine warps, but four rows of positions reach twelve rows of pixels, and each quarter adds to nine:

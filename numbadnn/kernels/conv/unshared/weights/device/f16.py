@@ -1,8 +1,8 @@
 """The gradient of a filter for each position, of 16-bit types, on tensor cores: sums over images, each filter written once.
 
 A block has ``tall`` rows of some neighbouring positions and some channels of a group. What they see lies in shared memory
-(``conv/unshared/parts/device/seen.py``), and so does what came of them, as a box of its own whose channels are filters.
-A warp has one position of a row after another: its filters times images stay in registers, and 32 terms at a time pass.
+(``conv/unshared/parts/device/receptive_field.py``), and so does what came of them, as a box of its own whose channels are
+filters. A warp has one position of a row after another: its filters times images stay in registers, and 32 terms at a time pass.
 The columns of a product are chosen so that a lane has 8 neighbouring terms.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.parts.device.seen import (
+from numbadnn.kernels.conv.unshared.parts.device.receptive_field import (
     EIGHT,
     NONE,
     ROW,
@@ -33,7 +33,7 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
     first_of = first_position(tall, places)
     fill, place_terms = fill_seen(images, config.threads), fill_spots(config.threads)
     look, multiply_add = load_matrices(False), product(dtype, 16)
-    put = storing_vector(dtype, vec)
+    store = storing_vector(dtype, vec)
     tiles, planes, steps, both = filters // 16, images // EIGHT, -(-images // 16), images >= 16
     sums, factors, words = 16 * tiles, 4 * tiles * steps, 4 * planes
 
@@ -107,7 +107,7 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
                                 term = i32(m0 + 8 * t + e)
                                 target = base + (i64(f) * w_strides[0] + term) * SIZE
                                 if k0 + f + g < K and place < count and term < terms:
-                                    put(result, i32(e), target, beta)
+                                    store(result, i32(e), target, beta)
             cuda.syncthreads()
 
     return kernel

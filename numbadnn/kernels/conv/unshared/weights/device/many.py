@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numbadnn.kernels.conv.unshared.parts.device.box_fill import spots_of
-from numbadnn.kernels.conv.unshared.parts.device.seen import first_position
+from numbadnn.kernels.conv.unshared.parts.device.receptive_field import first_position
 from numbadnn.kernels.conv.unshared.parts.device.transposed import copy_box
 from numbadnn.kernels.conv.unshared.weights.many_config import FILTERS, LANES, WeightsManyConfig
 from numbadnn.kernels.lang.access import load_vector
@@ -44,7 +44,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     multiply_add = product("float64" if single else dtype, 16, config.whole)
     look = read_at("float32" if single else "int32", words)
     fetch = load_vector("float32", 4, "float32") if single else load_words(words)
-    put = storing_vector(dtype, vec, given_up="first")
+    store = storing_vector(dtype, vec, given_up="first")
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
     seen_words = pieces * words
@@ -128,7 +128,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
                         result[e] = f32(value) if single else f32(alpha * value)
                     for e in range(0, wide, vec):
                         if 8 * row < left and m + e < own_terms:
-                            put(result, i32(e), target + e * size, beta)
+                            store(result, i32(e), target + e * size, beta)
                     target = target + vector_stride
             at_w = at_w + row_vectors * vector_stride
 

@@ -25,7 +25,7 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     A lane has ``vec`` terms, a warp ``filters`` filters.
     """
     images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
-    read, put = load(dtype, acc), storing_vector(dtype, vec, acc)
+    read, store = load(dtype, acc), storing_vector(dtype, vec, acc)
     A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, room)
     look = look_at(acc, vec)
     look_at_tops = look_at(acc, filters)
@@ -75,7 +75,7 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                             target = base + (f * w_strides[0] + j) * size
                             for e in range(vec):
                                 total[f * vec + e] = A(alpha * total[f * vec + e])
-                            put(total, i32(f * vec), target, beta)
+                            store(total, i32(f * vec), target, beta)
                 cuda.syncthreads()
 
     return kernel
@@ -102,7 +102,7 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     A thread has ``vec`` terms of ``filters`` filters, whose sums it keeps while the images pass, ``images`` at a time.
     """
     images, filters, room, vec, span = config.images, config.filters, config.room, config.vec, config.span
-    put = storing_vector(dtype, vec, acc)
+    store = storing_vector(dtype, vec, acc)
     A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, room)
     look = look_at(acc, vec)
     fill, look_at_tops = _tops(dtype, acc, images, span), look_at(acc, filters)
@@ -155,6 +155,6 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                             target = base + f * w_strides[0] * size
                             for e in range(vec):
                                 total[f * vec + e] = A(alpha * total[f * vec + e])
-                            put(total, i32(f * vec), target, beta)
+                            store(total, i32(f * vec), target, beta)
 
     return kernel

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.inputs.device.collect import adding, reaching
+from numbadnn.kernels.conv.unshared.inputs.device.reduce import adding, reaching
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import EIGHT, NEAR
 from numbadnn.kernels.lang.access import load, load_vector, store
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64
@@ -36,7 +36,7 @@ def _tiles(at, number, count, places, by_count, by_down, length):
     return first, min(number, i32(quotient(i32((quotient(at, by_down) + 1) * places - 1), by_count) + 1))
 
 
-def collect(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
+def reduce(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
     """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel, the first tile's first; ``ahead`` boxes under way."""
     vec, halves = 4 if kept > 1 else 2, 2 if kept >= 4 else 1
     apart, sums, line = 4 // NEAR, vec * halves, 2 * NEAR * min(kept, 4) * ITEM

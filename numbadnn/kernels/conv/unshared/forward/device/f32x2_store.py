@@ -27,8 +27,9 @@ def first_filter(part, K):
     return min(i32(part * FILTERS), i32(K - FILTERS))
 
 
-def putting(config: F32x2Config) -> Callable[..., None]:
-    """``put(results, first, total, row, y, again, corner, sizes, strides, factors)``: a tile's sums; all that multiply call it.
+def storing(config: F32x2Config) -> Callable[..., None]:
+    """``store_results(results, first, total, row, y, again, corner, sizes, strides, factors)``: a tile's sums; all that
+    multiply call it.
 
     ``first``: the address where they may lie meanwhile; ``row``: the lane's first filter. ``again``: what a result is made of
     that is not finite: x, w, channels, image, taps, stride, padding, flip, and both strides.
@@ -67,7 +68,7 @@ def putting(config: F32x2Config) -> Callable[..., None]:
         meet(own)
 
     @device
-    def put(results, first, total, row, y, again, corner, sizes, strides, factors):
+    def store_results(results, first, total, row, y, again, corner, sizes, strides, factors):
         N, K, P, Q = sizes
         alpha, beta = factors
         got, part = cuda.local.array(outputs, f32), i32(i32(thread_here()) // (LANES * positions) % parts)
@@ -97,4 +98,4 @@ def putting(config: F32x2Config) -> Callable[..., None]:
                     store(to, got[i], alpha, beta)
                 to = to + strides[1] * (step * SIZE)
 
-    return put
+    return store_results

@@ -55,12 +55,12 @@ def adding(acc: str, ahead: int, sums: int, read: Callable[..., None]) -> Callab
     return add
 
 
-def collect(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Callable[..., None]:
+def reduce(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Callable[..., None]:
     """x[n, c, pixel] = the sum over the tiles whose boxes hold the pixel; a thread has ``parts`` vectors of images of one pixel.
 
     Those are ``apart`` images from each other, so that neighbours' loads are neighbours.
     """
-    read_vector, put = load_vector(acc, width, acc), scaled(dtype, acc)
+    read_vector, store = load_vector(acc, width, acc), scaled(dtype, acc)
     A, size, item, sums = ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc], parts * width
     held = ahead * sums
 
@@ -101,7 +101,7 @@ def collect(dtype: str, acc: str, width: int, parts: int, ahead: int) -> Callabl
         for j in range(parts):
             for e in range(width):
                 if e < images:
-                    put(target, total[j * width + e], alpha, beta)
+                    store(target, total[j * width + e], alpha, beta)
                 target = target + x_strides[0] * size
             images, target = i32(images - apart), target + (apart - width) * x_strides[0] * size
 

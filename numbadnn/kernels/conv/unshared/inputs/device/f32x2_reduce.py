@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numbadnn.kernels.conv.unshared.inputs.device.collect import reaching
 from numbadnn.kernels.conv.unshared.inputs.device.plain import mended
-from numbadnn.kernels.conv.unshared.inputs.f32x2_config import AHEAD_OF_SUMS, COLLECTED, LANES, LINE, WIDTH
+from numbadnn.kernels.conv.unshared.inputs.device.reduce import reaching
+from numbadnn.kernels.conv.unshared.inputs.f32x2_config import AHEAD_OF_SUMS, LANES, LINE, REDUCED, WIDTH
 from numbadnn.kernels.lang.access import forget, load, store
 from numbadnn.kernels.lang.cuda import ELEMENT, INT32, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.packed import load_where
@@ -28,7 +28,7 @@ SIZE, LOOKING = 4, 4
 #: no box: below 0 as a signed number
 NONE = 0xFFFFFFFF
 #: results of a thread that may have to be summed anew: four of each channel
-MOST_LOST = COLLECTED * WIDTH
+MOST_LOST = REDUCED * WIDTH
 
 
 @device
@@ -68,11 +68,15 @@ def _look(images: int) -> Callable[..., None]:
     return look
 
 
-def collect(images: int, ahead: int) -> Callable[..., None]:
+def reduce(images: int, ahead: int) -> Callable[..., None]:
     element = ELEMENT["float32"]
     threads, vectors, mend, look = LANES * images // WIDTH, images // WIDTH, mended(1, 1), _look(images)
     read, write, offset = load("float32", "float32"), store("float32", "float32"), read_at("int32", 2)
-    read_vector, put, take = load_where("float32", WIDTH, "float32", 0.0), write_at("float32", 1), read_at("float32", 1)
+    read_vector, store_sum, take = (
+        load_where("float32", WIDTH, "float32", 0.0),
+        write_at("float32", 1),
+        read_at("float32", 1),
+    )
     held, of_line, of_pixel, warps = ahead * WIDTH, (LANES + 1) * SIZE, images * SIZE, threads // LANES
     staged, of_channel = 2 * images * (LANES + 1), images * of_line
     largest, not_a_number = -LOWEST["float32"], float("nan")
@@ -127,7 +131,7 @@ def collect(images: int, ahead: int) -> Callable[..., None]:
             buffer = i32((j & 1) * of_channel)  # some still write a channel's sums while others leave the next one's
             for e in range(WIDTH):
                 one[0] = total[e]
-                put(one, i32(0), sums, i32(to + buffer + e * of_line))
+                store_sum(one, i32(0), sums, i32(to + buffer + e * of_line))
             source = source + area * of_pixel
             if few and j + 1 < have:  # the next channel's are under way while this one's are written
                 prefetch(got, at, which, own, source)

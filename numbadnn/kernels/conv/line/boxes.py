@@ -57,7 +57,7 @@ class BoxesConfig:
 
     @property
     def boxes(self) -> int:
-        """That shared memory has room for."""
+        """As many as shared memory holds."""
         return min(MOST_BOXES, (SHARED_BYTES - 128 - self.first_box) // BOX_BYTES)
 
 

@@ -67,7 +67,7 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> DenseConfig | None:
     filters = filters_of(K, C * problem.taps[1], acc)
     while filters * vec * max(taps, 1) > MOST_PRODUCTS:
         filters //= 2
-    config = DenseConfig(vec, 1, filters, taps, dilation, room_of(C * problem.taps[1], filters))
+    config = DenseConfig(vec, 1, filters, taps, dilation, capacity_of(C * problem.taps[1], filters))
     blocks = problem.x.shape[0] * problem.groups * -(-K // filters) * problem.y.shape[3] // (THREADS * vec)
     long = acc == "float32" and filters == 16 and C * problem.taps[1] >= LONG
     sums, enough = (MOST_OF_LONG, ENOUGH_OF_LONG) if long else (MOST_SUMS, ENOUGH_BLOCKS)
@@ -81,12 +81,12 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> DenseConfig | None:
 def filters_of(K: int, terms: int, acc: str) -> int:
     """Up to 16 filters, as many as the filters of a group fill and shared memory holds."""
     filters = min(16, 1 << (K - 1).bit_length())
-    while filters > 1 and room_of(terms, filters) * ITEMSIZE[acc] > SHARED_BYTES:
+    while filters > 1 and capacity_of(terms, filters) * ITEMSIZE[acc] > SHARED_BYTES:
         filters //= 2
     return filters
 
 
-def room_of(terms: int, filters: int) -> int:
+def capacity_of(terms: int, filters: int) -> int:
     """Rounded up, so that few kernels are compiled: a power of two, at least 256."""
     return max(256, 1 << (terms * filters - 1).bit_length())
 

@@ -107,7 +107,7 @@ def spread_of(channels: int, taps: int, run: int = 1) -> int:
 def heuristic(problem: ConvProblem, policy: Policy) -> F32x2Config | None:
     """Up to 64 channels, sums long enough, few taps; None elsewhere."""
     x, y, (K, C), S = problem.x, problem.y, problem.w.shape[:2], problem.taps[1]
-    if x.dtype != "float32" or accumulator_of("float32", policy) != "float32" or not _has_room(policy):
+    if x.dtype != "float32" or accumulator_of("float32", policy) != "float32" or not _has_capacity(policy):
         return None
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
         return None  # how tensor cores round differs from one to the next
@@ -139,7 +139,7 @@ def config_of(problem: ConvProblem) -> F32x2Config | None:
     return config if turns <= MOST_TURNS and config.shared_bytes <= SHARED_BYTES else None
 
 
-def _has_room(policy: Policy) -> bool:
+def _has_capacity(policy: Policy) -> bool:
     """Whether blocks may have that much shared memory, as they may on the GPUs whose tensor cores are fast enough, too."""
     if policy.device < 0 or simulate.active():
         return True

@@ -10,7 +10,7 @@ from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
 from numbadnn.kernels.conv.line.channels import THREADS, first_tap
-from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, SHARED_BYTES, filters_of, room_of
+from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, SHARED_BYTES, capacity_of, filters_of
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -37,7 +37,7 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig:
     steps = 8 if filters == 1 else 4
     frozen = taps if taps <= MOST_FROZEN_TAPS else 0
     packed = problem.x.strides[3] * problem.stride[1] == 1 == problem.y.strides[3]
-    return LineConfig(steps, filters, frozen, room_of(C * taps, filters), packed)
+    return LineConfig(steps, filters, frozen, capacity_of(C * taps, filters), packed)
 
 
 def kernel(dtype: str, acc: str, config: LineConfig) -> Kernel:
@@ -50,7 +50,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     if problem.unshared:
         return "needs one filter for all positions (not unshared)"
     if (
-        room_of(problem.w.shape[1] * problem.taps[1], 1) * ITEMSIZE[accumulator_of(problem.x.dtype, policy)]
+        capacity_of(problem.w.shape[1] * problem.taps[1], 1) * ITEMSIZE[accumulator_of(problem.x.dtype, policy)]
         > SHARED_BYTES
     ):
         return f"needs a filter of at most {SHARED_BYTES} bytes"

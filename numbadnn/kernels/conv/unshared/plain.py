@@ -50,24 +50,24 @@ def _of_weights(problem: ConvProblem, acc: str) -> UnsharedConfig:
     if images <= 2 * MOST_IMAGES:
         filters = min(4, 1 << (per_group - 1).bit_length())
         most = SHARED_BYTES // (2 * images * ITEMSIZE[acc])  # stores wait for nothing: more blocks, less for each
-        room = max(32, min(-(-terms // 32) * 32, most // 32 * 32))
-        return UnsharedConfig(images, filters, room, vec, max(1, min(MOST_WARPS, -(-per_group // filters))))
+        capacity = max(32, min(-(-terms // 32) * 32, most // 32 * 32))
+        return UnsharedConfig(images, filters, capacity, vec, max(1, min(MOST_WARPS, -(-per_group // filters))))
     images = MOST_IMAGES
     filters = min(8 if acc == "float32" else 4, 1 << (per_group - 1).bit_length())
     span = min(32, -(-per_group // filters) * filters)
     most = min(SHARED_BYTES // (2 * images * ITEMSIZE[acc]), max(1, LANES * MOST_WARPS * filters // span) * vec)
     fewest = -(-terms // max(32, most // 32 * 32))
-    rooms = {-(-terms // parts // 32) * 32 for parts in range(fewest, fewest + 4)}
-    found = [(room, warps) for room in sorted(rooms) for warps in range(1, MOST_WARPS + 1)]
-    room, warps = max(found, key=lambda pair: (_share(span // filters, terms, vec, *pair), pair))
-    return UnsharedConfig(images, filters, room, vec, warps, 16 // warps, span)
+    sizes = {-(-terms // parts // 32) * 32 for parts in range(fewest, fewest + 4)}
+    found = [(capacity, warps) for capacity in sorted(sizes) for warps in range(1, MOST_WARPS + 1)]
+    capacity, warps = max(found, key=lambda pair: (_share(span // filters, terms, vec, *pair), pair))
+    return UnsharedConfig(images, filters, capacity, vec, warps, 16 // warps, span)
 
 
-def _share(parts: int, terms: int, vec: int, room: int, warps: int) -> float:
-    """The share of lanes that have a task; few warps and many rooms are worth less."""
-    lanes, rooms = LANES * warps, -(-terms // room)
-    tasks = [parts * -(-min(room, terms - start) // vec) for start in range(0, terms, room)]
-    return sum(tasks) / sum(-(-t // lanes) * lanes for t in tasks) * (0.8 + 0.05 * warps) * 0.99**rooms
+def _share(parts: int, terms: int, vec: int, capacity: int, warps: int) -> float:
+    """The share of lanes that have a task; few warps and many turns are worth less."""
+    lanes, turns = LANES * warps, -(-terms // capacity)
+    tasks = [parts * -(-min(capacity, terms - start) // vec) for start in range(0, terms, capacity)]
+    return sum(tasks) / sum(-(-t // lanes) * lanes for t in tasks) * (0.8 + 0.05 * warps) * 0.99**turns
 
 
 def _most_terms(problem: ConvProblem) -> int:

@@ -29,16 +29,16 @@ def _apart(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]:
 
     @device
     def add(total, line, first, last, w, S, past, dilation, tap):
-        seen = cuda.local.array(count, A)
+        elements = cuda.local.array(count, A)
         for s in range(S):
             back = i32(first - past + s * dilation)
             factor = read(w + s * tap)
             for i in range(pieces):
                 at = i32(back + i * hop)
                 inside = at >= 0 and at <= last
-                read_vector(seen, i32(i * vec), line + i64(at if inside else i32(0)) * size)
+                read_vector(elements, i32(i * vec), line + i64(at if inside else i32(0)) * size)
                 for e in range(vec):
-                    value = seen[i * vec + e] if inside else A(0)
+                    value = elements[i * vec + e] if inside else A(0)
                     total[i * vec + e] = A(total[i * vec + e] + value * factor)
 
     return add
@@ -86,8 +86,8 @@ def _windows(dtype: str, acc: str, config: ChannelConfig) -> Callable[..., None]
     def multiply(total, window, s, factor):
         for p in range(pieces):
             for v in range(vec):
-                seen = window[p * stretch + shift + v + s * dilation]
-                total[p * vec + v] = A(total[p * vec + v] + seen * factor)
+                elements = window[p * stretch + shift + v + s * dilation]
+                total[p * vec + v] = A(total[p * vec + v] + elements * factor)
 
     @device
     def fetch(factor, table, at):

@@ -25,10 +25,10 @@ TOGETHER = 8
 FAR = 3
 
 
-def _fill(dtype: str, acc: str, filters: int, room: int) -> Callable[..., None]:
+def _fill(dtype: str, acc: str, filters: int, capacity: int) -> Callable[..., None]:
     """``fill(table, w, thread, terms, S, most, strides)``: table[m * filters + f] = term m of filter f, or of the last."""
     A, size, read, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], load(dtype, acc), THREADS // filters
-    together = min(TOGETHER, room // THREADS)
+    together = min(TOGETHER, capacity // THREADS)
 
     @device
     def fill(table, w, thread, terms, S, most, strides):
@@ -74,7 +74,7 @@ def _look(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
 
 
 def _multiply(acc: str, config: DenseConfig) -> Callable[..., None]:
-    """``multiply(total, seen, table, at)``: a turn's products; its factors lie in table[at:]."""
+    """``multiply(total, elements, table, at)``: a turn's products; its factors lie in table[at:]."""
     A, vec, pieces, looks, filters = ACCUMULATOR[acc], config.vec, config.pieces, config.looks, config.filters
     taps, shift, pace = max(config.taps, 1), config.shift, config.dilation or config.vec
     read_all: Any = load_shared("float32", filters, "float32") if acc == "float32" and filters > 1 else None
@@ -95,14 +95,14 @@ def _multiply(acc: str, config: DenseConfig) -> Callable[..., None]:
         first, row = shift + s * pace, s * filters
 
         @device
-        def multiply_tap(total, seen, table, at):
+        def multiply_tap(total, elements, table, at):
             factor = cuda.local.array(filters, A)
             fetch(factor, table, i32(at + row))
             for f in range(filters):
                 for p in range(pieces):
                     for v in range(vec):
                         o = (f * pieces + p) * vec + v
-                        total[o] = A(total[o] + seen[p * whole + first + v] * factor[f])
+                        total[o] = A(total[o] + elements[p * whole + first + v] * factor[f])
 
         return multiply_tap
 
@@ -123,12 +123,12 @@ def _walk(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
 
     @device
     def walk(total, ahead, table, line, first, last, gap, turns, S, channel):
-        seen = cuda.local.array(count, A)
+        elements = cuda.local.array(count, A)
         tap, left, at = i32(0), i32(turns), i32(0)
         later = line + i64(first) * size + (FAR - 1) * channel
         while left > 0:
             for j in range(count):
-                seen[j] = ahead[j]
+                elements[j] = ahead[j]
             left = i32(left - 1)
             if taps > 0:
                 line = line + (channel if left > 0 else i64(0))  # in the end the last is read again
@@ -143,7 +143,7 @@ def _walk(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
                     line = line + channel
                 if left > 0:
                     look(ahead, line, i32(first + tap * gap), last, gap)
-            multiply(total, seen, table, at)
+            multiply(total, elements, table, at)
             at = i32(at + factors)
 
     @device
@@ -173,12 +173,12 @@ def _walk(dtype: str, acc: str, config: DenseConfig, careful: bool) -> Callable[
 
 def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
-    A, size, vec, pieces, filters, room = (
+    A, size, vec, pieces, filters, capacity = (
         *(ACCUMULATOR[acc], ITEMSIZE[dtype], config.vec, config.pieces),
         *(config.filters, config.room),
     )
     write, span, hop = store_vector(dtype, vec, acc), THREADS * vec * pieces, THREADS * vec
-    fill = _fill(dtype, acc, filters, room)
+    fill = _fill(dtype, acc, filters, capacity)
     start, start_carefully = _look(dtype, acc, config, False), _look(dtype, acc, config, True)
     walk, walk_carefully = _walk(dtype, acc, config, False), _walk(dtype, acc, config, True)
     sums, count, taps = vec * pieces * filters, pieces * config.looks * vec, config.taps
@@ -187,7 +187,7 @@ def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
     def kernel(
         x, w, y, blocks_of_filters, tiles, groups, K, C, S, Q, past, dilation, x_strides, w_start, w_strides, y_strides,
     ):  # fmt: skip
-        table = cuda.shared.array(room, A)
+        table = cuda.shared.array(capacity, A)
         total, ahead = cuda.local.array(sums, A), cuda.local.array(count, A)
         a = i32(u32(cuda.blockIdx.x) // u32(blocks_of_filters))
         k0 = i32((i32(cuda.blockIdx.x) - a * blocks_of_filters) * filters)

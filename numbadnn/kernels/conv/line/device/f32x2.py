@@ -144,7 +144,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
         ),
     )
     sums, count, first_stage = 32 * runs * tiles, 8 + 8 * tiles, config.shared_bytes - 2 * STAGES * config.plane
-    meet, wait, tell = meet_of(multipliers), meet_of(of_stage), arrive_of(of_stage)
+    meet, wait, arrive = meet_of(multipliers), meet_of(of_stage), arrive_of(of_stage)
 
     @device
     def own_place(thread):
@@ -186,7 +186,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
                 inverse, limit = f32(floats[i32(2 * stage)] * floats[SCALE // 4]), i32(shared[i32(2 * stage + 1)])
                 limit_of_filters = i32(shared[SCALE // 4 + 1])
                 if work + STAGES * i32(cuda.gridDim.x) < works:
-                    tell(i32(EMPTY + stage))
+                    arrive(i32(EMPTY + stage))
                 n = quotient(work, by_tiles)
                 lane, f, t = own_place(thread_here())
                 k0, group = i32(shared[SHARE // 4]), i32(shared[SHARE // 4 + 1])  # would hold registers, too

@@ -52,7 +52,7 @@ def readers(config: F32x2Config) -> Callable[..., None]:
     hop, count, step = READERS // vectors, 8 * config.turns, READERS * ROW
     last_turn = turns - 1
     bits, write, key = load_bits(SIZE), write_at("int32", 4), key_of(vectors)
-    meet, wait, tell = meet_of(READERS), meet_of(of_stage), arrive_of(of_stage)
+    meet, wait, arrive = meet_of(READERS), meet_of(of_stage), arrive_of(of_stage)
 
     @device
     def prefetch_inner(held, line, time, step, channels, whole):
@@ -161,7 +161,7 @@ def readers(config: F32x2Config) -> Callable[..., None]:
             store_all(held, shared, (i32(stages + stage * (2 * plane) + place), scale), whole)
             if thread == 0:
                 shared[i32(2 * stage)], shared[i32(2 * stage + 1)] = u32(inverse), u32(limit)
-            tell(i32(FULL + stage))
+            arrive(i32(FULL + stage))
             stage, turn = i32((stage + 1) & (STAGES - 1)), i32(turn + 1)
 
     return read

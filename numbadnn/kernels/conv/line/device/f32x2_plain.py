@@ -76,12 +76,12 @@ def plain_sums(taps: int, span: int, filters: int) -> Callable[..., None]:
                         for s in range(taps):
                             at = i32(time + s * dilation)
                             there = at >= 0 and at < Q
-                            seen = value(of_channel + i64(at if there else i32(0)) * SIZE)
-                            seen = seen if there else f32(0)
+                            pixel = value(of_channel + i64(at if there else i32(0)) * SIZE)
+                            pixel = pixel if there else f32(0)
                             for j in range(TOGETHER):
                                 factor[j] = value(terms + s * strides[2] * SIZE + apart[j])
                             for j in range(TOGETHER):
-                                total[j] = f32(total[j] + seen * factor[j])
+                                total[j] = f32(total[j] + pixel * factor[j])
                         c, terms, of_channel = i32(c + 1), terms + strides[1] * SIZE, of_channel + steps[0] * SIZE
                     for j in range(TOGETHER):
                         if wanted > 0 and k + j < K and first < Q:

@@ -21,7 +21,9 @@ from numbadnn.problem import ITEMSIZE
 THREADS = 128
 
 
-def forward(dtype: str, acc: str, steps: int, filters: int, taps: int, room: int, packed: bool) -> Callable[..., None]:
+def forward(
+    dtype: str, acc: str, steps: int, filters: int, taps: int, capacity: int, packed: bool
+) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t*stride - past + s*dilation] * w[k,c,s]; ``taps`` 0: their number is S."""
     read, write, A, size = load(dtype, acc), store(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     sums, span = steps * filters, THREADS * steps
@@ -43,17 +45,17 @@ def forward(dtype: str, acc: str, steps: int, filters: int, taps: int, room: int
     fetch = look if read_four else look_one_by_one
 
     @device
-    def multiply(total, seen, factor):
+    def multiply(total, values, factor):
         for f in range(filters):
             for i in range(steps):
-                total[i * filters + f] = A(total[i * filters + f] + seen[i] * factor[f])
+                total[i * filters + f] = A(total[i * filters + f] + values[i] * factor[f])
 
     def kernel(
         x, w, y, blocks_of_filters, tiles, groups, K, C, S, Q, past, stride, dilation, x_strides, w_start, w_strides,
         y_strides,
     ):  # fmt: skip
-        table = cuda.shared.array(room, A)
-        total, seen = cuda.local.array(sums, A), cuda.local.array(steps, A)
+        table = cuda.shared.array(capacity, A)
+        total, values = cuda.local.array(sums, A), cuda.local.array(steps, A)
         place, factor = cuda.local.array(steps, np.int32), cuda.local.array(filters, A)
         rest = i32(cuda.blockIdx.x)
         a = i32(u32(rest) // u32(blocks_of_filters))
@@ -90,12 +92,12 @@ def forward(dtype: str, acc: str, steps: int, filters: int, taps: int, room: int
                 at = line
                 for s in range(number):
                     for i in range(steps):
-                        seen[i] = read(at + i * hop)
+                        values[i] = read(at + i * hop)
                     if alone:
                         factor[0] = read(filter_of + (c * w_strides[1] + s * w_strides[2]) * size)
                     else:
                         fetch(factor, table, i32((c * number + s) * filters))
-                    multiply(total, seen, factor)
+                    multiply(total, values, factor)
                     at = at + next_tap
                 line = line + x_strides[1] * size
         else:
@@ -106,12 +108,12 @@ def forward(dtype: str, acc: str, steps: int, filters: int, taps: int, room: int
                     for i in range(steps):
                         back = i32(place[i] + s * dilation)
                         value = read(line + i64(max(back, i32(0))) * step)
-                        seen[i] = value if back >= 0 else A(0)
+                        values[i] = value if back >= 0 else A(0)
                     if alone:
                         factor[0] = read(filter_of + (c * w_strides[1] + s * w_strides[2]) * size)
                     else:
                         fetch(factor, table, i32((c * number + s) * filters))
-                    multiply(total, seen, factor)
+                    multiply(total, values, factor)
                 line = line + x_strides[1] * size
         target = y + (i64(n) * y_strides[0] + i64(g * K + k0) * y_strides[1] + i64(first) * y_strides[2]) * size
         across = i64(frozen_hop) if packed else i64(THREADS) * y_strides[2] * size

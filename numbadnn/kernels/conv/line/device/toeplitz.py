@@ -51,10 +51,10 @@ def forward(dtype: str) -> Callable[..., None]:
             words[at + e] = words[at + e] if there else u32(0)
 
     @device
-    def prefetch_all(seen, line, first, Q):
+    def prefetch_all(held, line, first, Q):
         for r in range(2):
             for h in range(2):
-                prefetch(seen, r * 8 + h * 4, line, i32(first + r * (times // 2) + (h - 1) * span), Q)
+                prefetch(held, r * 8 + h * 4, line, i32(first + r * (times // 2) + (h - 1) * span), Q)
 
     @device
     def one_by_one(result, line, w, time, S, past, dilation, stride):
@@ -71,8 +71,8 @@ def forward(dtype: str) -> Callable[..., None]:
         first, diagonal = h * 4 + 2 * e, h * kept + 2 * e + 3
 
         @device
-        def multiply_turn(total, seen, taps, a):
-            a[0], a[1], a[2], a[3] = seen[first], seen[8 + first], seen[first + 1], seen[9 + first]
+        def multiply_turn(total, held, taps, a):
+            a[0], a[1], a[2], a[3] = held[first], held[8 + first], held[first + 1], held[9 + first]
             for j in range(4):
                 multiply_add(total, i32(4 * j), a, i32(0), taps, i32(diagonal - j))
 
@@ -101,7 +101,7 @@ def forward(dtype: str) -> Callable[..., None]:
         x, w, y, parts, tiles, multiplier, K, S, Q, past, dilation, x_strides, w_start, w_strides, y_strides,
     ):  # fmt: skip
         table = cuda.shared.array(DIAGONALS, WORD)
-        seen, taps, a = cuda.local.array(16, WORD), cuda.local.array(14, WORD), cuda.local.array(4, WORD)
+        held, taps, a = cuda.local.array(16, WORD), cuda.local.array(14, WORD), cuda.local.array(4, WORD)
         total = cuda.local.array(16, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % lanes), i32(thread // lanes)
@@ -114,7 +114,7 @@ def forward(dtype: str) -> Callable[..., None]:
         line = x + (i64(n) * x_strides[0] + i64(u32(k) // u32(multiplier)) * x_strides[1]) * SIZE
         target = y + (i64(n) * y_strides[0] + i64(k) * y_strides[1]) * SIZE
         step = i32(parts * warps)
-        prefetch_all(seen, line, i32((part * warps + warp) * times + g * span + 8 * t), Q)
+        prefetch_all(held, line, i32((part * warps + warp) * times + g * span + 8 * t), Q)
         if thread < DIAGONALS:
             d = i32(thread - (2 * span - 1) + past)
             low = tap_of(own_taps, d, past, dilation, w_strides[1])
@@ -128,10 +128,10 @@ def forward(dtype: str) -> Callable[..., None]:
         for start in range(i32(part * warps), tiles, step):
             for i in range(16):
                 total[i] = f32(0)
-            multiply(total, seen, taps, a)
+            multiply(total, held, taps, a)
             first = i32((start + warp) * times + g * span + 8 * t)
             store_first(total, line, target, own_taps, first, S, Q, past, dilation, w_strides[1])
             store_second(total, line, target, own_taps, i32(first + times // 2), S, Q, past, dilation, w_strides[1])
-            prefetch_all(seen, line, i32(first + step * times), Q)
+            prefetch_all(held, line, i32(first + step * times), Q)
 
     return kernel

@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     channel_counts,
     free_order,
     places_of,
-    seen_of,
+    receptive_field,
     vector,
 )
 from numbadnn.problem import Policy
@@ -58,10 +58,10 @@ def _of_products(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
             for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C)):
                 vec, whole = vector(problem, channels, 4), channels == C
                 config = BoxConfig(images, filters, places, places * parts, vec, ahead, resident, whole, channels)
-                room = min(
+                capacity = min(
                     shared_room(policy.device), limit + sums_bytes(config)
                 )  # these beside it, where there is more
-                if vec * problem.w.itemsize >= 4 and shared_bytes(problem, config) <= room:
+                if vec * problem.w.itemsize >= 4 and shared_bytes(problem, config) <= capacity:
                     return config
     return None
 
@@ -98,15 +98,15 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     return max(found, key=lambda f: f[:3])[3] if found else None
 
 
-def room_of(problem: ConvProblem, config: BoxConfig) -> int:
+def capacity_of(problem: ConvProblem, config: BoxConfig) -> int:
     """Terms of a block, rounded up."""
     return -(-config.channels * math.prod(problem.taps) // 32) * 32
 
 
 def shared_bytes(problem: ConvProblem, config: BoxConfig) -> int:
-    box = config.channels * problem.taps[0] * seen_of(problem, (1, config.places))[1] * config.cell
+    box = config.channels * problem.taps[0] * receptive_field(problem, (1, config.places))[1] * config.cell
     tops = config.places * (ROWS * config.images + 4) if problem.direction == "grad_weights" else 0
-    return 4 * (room_of(problem, config) + box + tops) + (0 if tops else sums_bytes(config))
+    return 4 * (capacity_of(problem, config) + box + tops) + (0 if tops else sums_bytes(config))
 
 
 def sums_bytes(config: BoxConfig) -> int:
@@ -135,8 +135,8 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
     scalars = (
         *(() if forward else (slices,)),
         *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
-        *(room_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (1, config.places))[1]),
+        *(capacity_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), receptive_field(problem, (1, config.places))[1]),
         *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
     )
     grid = (slices * across * problem.groups * P, 1, 1)

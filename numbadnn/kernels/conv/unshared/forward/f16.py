@@ -58,11 +58,12 @@ def filled(
     batch: int = 8,
     warps: int = 16,
 ) -> F16Config:
-    """With as much room as these warps take at a time and shared memory has; ``warps`` on a multiprocessor bound registers."""
+    """With as much capacity as these warps take at a time and shared memory has; ``warps`` on a multiprocessor bound
+    registers."""
     chunks = -(-terms // CHUNK)
-    for room in range(min(chunks, along * ahead), 0, -1):
+    for capacity in range(min(chunks, along * ahead), 0, -1):
         found = F16Config(
-            *(images, vec, across, along, ahead, room * CHUNK, room == chunks, filters <= across * ROWS),
+            *(images, vec, across, along, ahead, capacity * CHUNK, capacity == chunks, filters <= across * ROWS),
             *(min(batch, images), max(1, warps // (across * along))),
         )
         if found.shared_bytes <= SHARED_BYTES:
@@ -97,7 +98,7 @@ def kernel(dtype: str, config: F16Config) -> Kernel:
 
 
 def kernels() -> Iterator[Kernel]:
-    """Few terms and many, of few images and many; several rooms of terms for several turns of filters."""
+    """Few terms and many, of few images and many; several parts of terms for several turns of filters."""
     yield kernel("float16", configured(32, 8, 16, 1296))
     yield kernel("bfloat16", configured(8, 8, 32, 288))
     yield kernel("float16", configured(32, 4, 80, 1600))

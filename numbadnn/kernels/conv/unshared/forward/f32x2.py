@@ -33,8 +33,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
     on_hopper,
+    receptive_field,
     scalars,
-    seen_of,
     takes,
     tiles_of,
 )
@@ -78,17 +78,17 @@ def floor_of(spread: int) -> int:
 
 def box_of(problem: ConvProblem, config: F32x2Config) -> int:
     """Bytes of a box."""
-    return config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * PIXEL
+    return config.channels * math.prod(receptive_field(problem, (config.tall, config.places))) * PIXEL
 
 
-def room_of(problem: ConvProblem) -> int:
+def capacity_of(problem: ConvProblem) -> int:
     """Of the table of terms."""
     return -(-math.prod(problem.w.shape[3:]) // PIECE) * PIECE
 
 
 def shared_bytes(problem: ConvProblem, config: F32x2Config) -> int:
     boxes, sums = config.boxes * box_of(problem, config), 4 * config.of_turn * config.pitch
-    return 1024 + box_at(config) + 4 * room_of(problem) + boxes + sums
+    return 1024 + box_at(config) + 4 * capacity_of(problem) + boxes + sums
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> F32x2Config | None:
@@ -158,7 +158,7 @@ def _passes(problem: ConvProblem, config: F32x2Config) -> bool:
         return False
     if shared_bytes(problem, config) > LARGEST_ROOM:
         return False
-    return max(config.channels, *seen_of(problem, (config.tall, config.places))) <= LONGEST
+    return max(config.channels, *receptive_field(problem, (config.tall, config.places))) <= LONGEST
 
 
 def _copied(problem: ConvProblem) -> bool:
@@ -211,7 +211,7 @@ def filters_map(problem: ConvProblem, device: int) -> Any:
 def images_map(problem: ConvProblem, config: F32x2Config, device: int) -> Any:
     """Words of a pixel, columns, rows, channels; a copy has a box, with zeros outside the image."""
     _, C, H, W = problem.x.shape
-    tall, wide = seen_of(problem, (config.tall, config.places))
+    tall, wide = receptive_field(problem, (config.tall, config.places))
     strides = (PIXEL, W * PIXEL, H * W * PIXEL)
     how = (PIXEL // 4, W, H, C), strides, (PIXEL // 4, wide, tall, config.channels)
     return _tensormap.described(device, "float32", how, swizzled=False, fetch=FETCH)
@@ -233,7 +233,7 @@ def plan(problem: ConvProblem, policy: Policy, config: F32x2Config) -> Executabl
 
 def _launch(problem: ConvProblem, config: F32x2Config, chosen: Kernel, device: int, spread: int) -> Any:
     tiles, filters = blocks_of(problem, config), filters_map(problem, device)
-    common = scalars(problem, config, room_of(problem), problem.x.strides)
+    common = scalars(problem, config, capacity_of(problem), problem.x.strides)
     values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *common)
     grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
     return chosen.prepare(device, grid, block, values, shared_bytes(problem, config))

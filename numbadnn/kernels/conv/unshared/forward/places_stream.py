@@ -18,8 +18,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
     on_hopper,
+    receptive_field,
     scalars,
-    seen_of,
     takes,
     tiles_of,
     vector,
@@ -42,7 +42,7 @@ def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:
     """Channels, rows and columns."""
     return (
         config.channels,
-        seen_of(problem, (config.tall, config.places))[0],
+        receptive_field(problem, (config.tall, config.places))[0],
         wide_of(problem, (config.tall, config.places)),
     )
 
@@ -56,7 +56,7 @@ def box_pitch(problem: ConvProblem, config: StreamConfig) -> int:
     return -(-box_bytes(problem, config) // 128) * 128
 
 
-def room_of(problem: ConvProblem) -> int:
+def capacity_of(problem: ConvProblem) -> int:
     """Of the table of terms: half a slot that begins before the last one is looked up whole, wherever the first slot begins."""
     return -(-(math.prod(problem.w.shape[3:]) + TERMS // 2 - 8) // TERMS) * TERMS
 
@@ -64,7 +64,7 @@ def room_of(problem: ConvProblem) -> int:
 def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
     """What aligns, barriers and rings; boxes; the table, zeros and sums."""
     boxes, sums = config.boxes * box_pitch(problem, config), config.warps * config.apart
-    return 1024 + box_at(config) + boxes + CELL + 4 * (TERMS + room_of(problem) + sums)
+    return 1024 + box_at(config) + boxes + CELL + 4 * (TERMS + capacity_of(problem) + sums)
 
 
 def images_of(problem: ConvProblem, policy: Policy) -> int:
@@ -143,7 +143,7 @@ def plan(problem: ConvProblem, policy: Policy, config: StreamConfig) -> Executab
     chosen, device, box = kernel(problem.x.dtype, config), policy.device, box_of(problem, config)
     images = transposed.cells_map(problem, config.images, box, device)
     sizes = box[2], box_pitch(problem, config), box_bytes(problem, config)
-    common, tiles = scalars(problem, config, room_of(problem), problem.x.strides), blocks_of(problem, config)
+    common, tiles = scalars(problem, config, capacity_of(problem), problem.x.strides), blocks_of(problem, config)
     grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
     values = (images, filters_map(problem, device), tiles, *sizes, *common)
     launch = chosen.prepare(device, grid, block, values, shared_bytes(problem, config))

@@ -19,7 +19,7 @@ from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCESSORS, BoxesConfig, vector_width
-from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of, vector
+from numbadnn.kernels.conv.unshared.parts.tile import receptive_field, tiles_of, vector
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -49,7 +49,7 @@ def _config(
     rows = TABLE_BYTES // (images * ITEMSIZE[acc])
     depth = min(rows, 1 << (math.prod(tile) * filters - 1).bit_length())  # fewer kernels
     warps = -(-channels // own)
-    cells = -(-channels * math.prod(seen_of(problem, tile)) // 32) * 32
+    cells = -(-channels * math.prod(receptive_field(problem, tile)) // 32) * 32
     most = min(filters, depth // math.prod(tile))  # rows of y's values are of whole turns of loads, at every position
     ahead = min(16 if images * vec <= 32 else 4, 1 << (most.bit_length() - 1))
     terms = warps * turns_of(problem, vec, channels, own) * LANES * vec
@@ -73,7 +73,11 @@ def shared_bytes(config: BoxesConfig, acc: str) -> int:
 
 def space_bytes(problem: ConvProblem, config: BoxesConfig, acc: str, chunks: int = 1) -> int:
     """The boxes of ``chunks`` times ``config.images`` images."""
-    cells = math.prod(seen_of(problem, config.tile)) * math.prod(tiles_of(problem, config.tile)) * problem.x.shape[1]
+    cells = (
+        math.prod(receptive_field(problem, config.tile))
+        * math.prod(tiles_of(problem, config.tile))
+        * problem.x.shape[1]
+    )
     return cells * chunks * config.images * ITEMSIZE[acc]
 
 
@@ -235,7 +239,7 @@ def _boxes_arguments(
         *(turns_of(problem, config.vec, config.channels, config.own), tiles[1]),
         max(config.ahead, config.depth // math.prod(config.tile) // config.ahead * config.ahead),
         *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
-        *(seen_of(problem, config.tile), w.strides[:3], problem.y.strides),
+        *(receptive_field(problem, config.tile), w.strides[:3], problem.y.strides),
     )
     return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
 
@@ -249,11 +253,13 @@ def reducing(
     parts = 2 if slots >= 4 * width and slots % (2 * width) == 0 else 1
     scalars = (
         *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
-        *(tuple(low for low, _ in problem.padding), seen_of(problem, tile)),
+        *(tuple(low for low, _ in problem.padding), receptive_field(problem, tile)),
         *(reciprocal(divisor) for divisor in (slots // (parts * width), W, H, down, right)),
         *(problem.x.strides, problem.alpha, problem.beta),
     )
-    boxes = math.prod(-(-seen // move) for seen, move in zip(seen_of(problem, tile), (down, right), strict=True))
+    boxes = math.prod(
+        -(-seen // move) for seen, move in zip(receptive_field(problem, tile), (down, right), strict=True)
+    )
     reduce = reduce_kernel(problem.x.dtype, acc, width, parts, 4 if boxes <= 4 else 6)
     grid = (-(-(slots // (parts * width) * C * H * W) // REDUCERS), 1, 1)
     return reduce.prepare(device, grid, (REDUCERS, 1, 1), scalars)

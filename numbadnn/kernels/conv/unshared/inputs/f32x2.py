@@ -40,7 +40,7 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     InputsF32x2Config,
 )
 from numbadnn.kernels.conv.unshared.inputs.rows_config import rank as rank_of_rows
-from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, seen_of, takes, vector
+from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, receptive_field, takes, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -101,7 +101,7 @@ def configured(
 ) -> InputsF32x2Config | None:
     """With as many slots as fit, if not said how many."""
     images, K = max(16, 1 << (problem.x.shape[0] - 1).bit_length()), problem.w.shape[0] // problem.groups
-    warps = seen_of(problem, tile)[1] * -(-channels // (EIGHT * vectors))
+    warps = receptive_field(problem, tile)[1] * -(-channels // (EIGHT * vectors))
     taps, stride, y = (problem.taps[0], problem.taps[1]), (problem.stride[0], problem.stride[1]), problem.y
     rows = y.aligned and y.strides[3] == 1 and not any(s % 4 for s in (*y.strides[:3], tile[1]))
     shape = (bool(problem.flip), K % PIECE > 0, vectors, tile[1], 4 if rows else 1, CHUNKS, tile[0], channels)

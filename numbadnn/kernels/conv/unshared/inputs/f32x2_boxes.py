@@ -17,7 +17,7 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     WIDTH,
     InputsF32x2Config,
 )
-from numbadnn.kernels.conv.unshared.parts.tile import seen_of
+from numbadnn.kernels.conv.unshared.parts.tile import receptive_field
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
@@ -34,7 +34,7 @@ def parts_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
 
 def box_of(problem: ConvProblem, config: InputsF32x2Config) -> tuple[int, int]:
     """Rows and columns of pixels that a block's columns of a strip reach, at most."""
-    return seen_of(problem, config.tile)
+    return receptive_field(problem, config.tile)
 
 
 def most_boxes(problem: ConvProblem, config: InputsF32x2Config) -> int:

@@ -29,7 +29,7 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     y_pitch_of,
 )
 from numbadnn.kernels.conv.unshared.parts import transposed
-from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, seen_of, takes, tiles_of
+from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, receptive_field, takes, tiles_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -78,7 +78,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
     scalars = (
         *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
         *(problem.y.shape[2:], pitch_of(problem, config), y_pitch_of(problem, config)),
-        *(seen_of(problem, config.tile)[0], w.strides[:3], y_strides),
+        *(receptive_field(problem, config.tile)[0], w.strides[:3], y_strides),
     )
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
@@ -114,7 +114,11 @@ def reduce_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
 def _reducing(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
     (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
     (down, right), places, count = problem.stride, config.places, math.prod(config.tile)
-    slices, tiles, seen = -(-C // config.channels), tiles_of(problem, config.tile), seen_of(problem, config.tile)
+    slices, tiles, seen = (
+        -(-C // config.channels),
+        tiles_of(problem, config.tile),
+        receptive_field(problem, config.tile),
+    )
     units = problem.groups * slices * config.vectors
     scalars = (
         *(N, C, config.channels, slices, config.vectors, units, count, places, problem.stride, (H, W), tiles),

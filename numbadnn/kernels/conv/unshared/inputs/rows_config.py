@@ -94,12 +94,14 @@ def fitted(problem: ConvProblem, tile: tuple[int, int], channels: int, own: int,
         config = configured(problem, tile, channels, 2, resident, own, deep)
         if resident == 2 and blocks_of(problem, config) <= MULTIPROCESSORS:
             continue
-        room = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
+        capacity = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
         least, ring = 2 if deep == 1 else LEAST_DEPTH, RING
         if config.prefetched:
             least, ring = PREFETCHED_DEPTH, PREFETCHED_RING[problem.w.itemsize]
         depth = min(MOST_DEPTH, max(least, ring // resident // slot_of(problem, config)))
-        fits = [c for c in (replace(config, depth=n) for n in range(2, depth + 1)) if shared_bytes(problem, c) <= room]
+        fits = [
+            c for c in (replace(config, depth=n) for n in range(2, depth + 1)) if shared_bytes(problem, c) <= capacity
+        ]
         if fits and config.sums + OTHERS <= config.registers:
             return fits[-1]
     return None

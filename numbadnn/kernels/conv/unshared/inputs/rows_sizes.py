@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from numbadnn.kernels.conv.unshared.parts.tile import seen_of, tiles_of
+from numbadnn.kernels.conv.unshared.parts.tile import receptive_field, tiles_of
 from numbadnn.problems.conv import ConvProblem
 
 #: channels and filters of a product of tensor cores, bytes of y's values in one
@@ -151,7 +151,7 @@ def shared_bytes(problem: ConvProblem, config: RowsConfig) -> int:
 
 def boxes_bytes(problem: ConvProblem, config: RowsConfig) -> int:
     """Of all images; of whole vectors of channels on tensor cores."""
-    pixels, tiles = math.prod(seen_of(problem, config.tile)), math.prod(tiles_of(problem, config.tile))
+    pixels, tiles = math.prod(receptive_field(problem, config.tile)), math.prod(tiles_of(problem, config.tile))
     vectors = blocks_of(problem, config) * config.vectors * EIGHT
     return pixels * (tiles * problem.x.shape[1] if config.own else vectors) * config.kept * 4
 

@@ -55,7 +55,7 @@ def places_of(Q: int, most: int) -> list[int]:
     return sorted(range(1, min(most, Q) + 1), key=lambda n: (Q / (-(-Q // n) * n) < 0.9, -n))
 
 
-def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
+def receptive_field(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of the padded image that so many rows and columns of positions see."""
     axes = zip(positions, problem.stride, problem.taps, problem.dilation, strict=True)
     down, right = ((n - 1) * step + (taps - 1) * apart + 1 for n, step, taps, apart in axes)
@@ -64,7 +64,7 @@ def seen_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int]
 
 def wide_of(problem: ConvProblem, positions: tuple[int, int]) -> int:
     """Columns of a box: so many that neighbouring terms meet all banks, of filters not flipped and one row of positions."""
-    wide = seen_of(problem, positions)[1]
+    wide = receptive_field(problem, positions)[1]
     return wide + (problem.taps[1] - wide) % 8 if problem.dilation == (1, 1) else wide
 
 
@@ -104,13 +104,14 @@ PARAMETERS = "i32 " * 9 + "i32*2 " * 5 + "i32 i32*2 i64*4 i64*3 i64*4 f32 f32"
 
 
 def scalars(
-    problem: ConvProblem, tile: Tile, room: int, x_strides: tuple[int, ...], y_strides: tuple[int, ...] = ()
+    problem: ConvProblem, tile: Tile, capacity: int, x_strides: tuple[int, ...], y_strides: tuple[int, ...] = ()
 ) -> tuple[Any, ...]:
-    """Counts, the table's ``room``, sizes and steps, strides: those of x and of y as they lie in memory or in the workspace."""
+    """Counts, the table's ``capacity``, sizes and steps, strides: those of x and of y as they lie in memory or in the
+    workspace."""
     (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
     return (
         *(-(-Q // tile.places), problem.groups, N, K // problem.groups, w.shape[3], tile.channels, P, Q),
-        *(room, (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), seen_of(problem, (tile.tall, tile.places))),
+        *(capacity, (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
+        *(problem.stride, problem.dilation, int(problem.flip), receptive_field(problem, (tile.tall, tile.places))),
         *(x_strides, w.strides[:3], y_strides or problem.y.strides, problem.alpha, problem.beta),
     )

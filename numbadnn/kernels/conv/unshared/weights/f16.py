@@ -12,8 +12,8 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     PARAMETERS,
     blocks_of,
     channel_counts,
+    receptive_field,
     scalars,
-    seen_of,
     takes,
     vector,
 )
@@ -29,15 +29,15 @@ SHARED_BYTES, ENOUGH_BLOCKS = 99 * 1024, 180
 FEWEST_FILTERS = 4
 
 
-def room_of(problem: ConvProblem, config: WeightsF16Config) -> int:
+def capacity_of(problem: ConvProblem, config: WeightsF16Config) -> int:
     """Terms of a block, whole tiles."""
     return -(-config.channels * math.prod(problem.taps) // TILE) * TILE
 
 
 def shared_bytes(problem: ConvProblem, config: WeightsF16Config) -> int:
-    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places)))
+    box = config.channels * math.prod(receptive_field(problem, (config.tall, config.places)))
     tops = config.tall * config.places * config.filters
-    return 4 * (room_of(problem, config) + (box + tops) * config.images // 2)
+    return 4 * (capacity_of(problem, config) + (box + tops) * config.images // 2)
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> WeightsF16Config | None:
@@ -80,7 +80,7 @@ def kernel(dtype: str, config: WeightsF16Config) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: WeightsF16Config) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     slices = -(-problem.w.shape[3] // config.channels)
-    values = (slices, *scalars(problem, config, room_of(problem, config), problem.x.strides))
+    values = (slices, *scalars(problem, config, capacity_of(problem, config), problem.x.strides))
     grid = (slices * blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), values, shared_bytes(problem, config))
     return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)

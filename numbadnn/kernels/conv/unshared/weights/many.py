@@ -15,7 +15,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     blocks_of,
     capability_of,
     places_of,
-    seen_of,
+    receptive_field,
     takes,
     vector,
 )
@@ -75,14 +75,14 @@ def sliced(problem: ConvProblem, config: WeightsManyConfig, most: int) -> Weight
     return min(found, key=lambda f: f[:2])[2] if found else None
 
 
-def room_of(problem: ConvProblem, config: WeightsManyConfig) -> int:
+def capacity_of(problem: ConvProblem, config: WeightsManyConfig) -> int:
     """Of the table: all terms of the channels, and what a warp reads past the last, one tile ahead."""
     return (config.channels * math.prod(problem.taps) // 32 + 3) * 32
 
 
 def shared_bytes(problem: ConvProblem, config: WeightsManyConfig) -> int:
-    box = config.channels * math.prod(seen_of(problem, (config.tall, config.places))) * config.images
-    return 4 * room_of(problem, config) + box * problem.x.itemsize
+    box = config.channels * math.prod(receptive_field(problem, (config.tall, config.places))) * config.images
+    return 4 * capacity_of(problem, config) + box * problem.x.itemsize
 
 
 def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
@@ -97,7 +97,7 @@ def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsManyConfig) -> Executable:
     slices = -(-math.prod(problem.w.shape[3:]) // config.terms)
-    blocks, sizes = slices * blocks_of(problem, config), (room_of(problem, config), shared_bytes(problem, config))
+    blocks, sizes = slices * blocks_of(problem, config), (capacity_of(problem, config), shared_bytes(problem, config))
     arithmetic = "ieee" if problem.x.itemsize == 4 else "tensor_core"
     chosen = kernel(problem.x.dtype, config)
     return transposed.planned(problem, policy, config, chosen, blocks, sizes, arithmetic, slices, config.terms)

@@ -73,14 +73,14 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     of_turn = parts * config.across
 
     def kernel(
-        x, w, y, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,
+        x, w, y, blocks, groups, N, K, C, channels, Q, capacity, image, taps, padding, stride, dilation, flip, wide,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         table = cuda.shared.array(0, WORD)
         shared = cuda.shared.array(0, element)  # the same memory
         total, held = cuda.local.array(sums, f32), cuda.local.array(waiting, WORD)
         spots, weight = cuda.local.array(4, WORD), cuda.local.array(4, f32)
-        seen = cuda.local.array(8, f32)
+        pixels = cuda.local.array(8, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
         group, p, q0 = first_of(i32(cuda.blockIdx.x), blocks, groups)
@@ -90,10 +90,10 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
         place, part = i32(warp % places), i32(warp // places)  # parts have different filters
         own_lane, other = i32(lane // beside), i32(lane % beside)  # a shared pixel is one access
         own_images, own_filters = i32(other % groups_of_images), i32(other // groups_of_images)
-        own = i32(room + place * stride[1] * cell + own_images * 8)
+        own = i32(capacity + place * stride[1] * cell + own_images * 8)
         q = min(i32(q0 + place), i32(Q - 1))
         base = w + (i64(group * K) * w_strides[0] + p * w_strides[1] + q * w_strides[2]) * size
-        results = i32(room + channels * taps[0] * wide * cell)
+        results = i32(capacity + channels * taps[0] * wide * cell)
         for turn in range(i32((K + across * parts - 1) // (across * parts))):
             k0 = i32((turn * parts + part) * across + own_filters * filters)
             k1 = min(k0, i32(K - filters))  # the last ones have some of those before as well
@@ -108,9 +108,9 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                     prefetch(held, i32(i * filters * words), start, step_k, i32(i * step + own_lane * 4), terms)
                 if not whole or turn == 0:
                     cuda.syncthreads()
-                    fill_spots(table, room, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
+                    fill_spots(table, capacity, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
                     first = x + i64(group * C + c0) * x_strides[1] * size
-                    fill(shared, room, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
+                    fill(shared, capacity, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
                     wait_async()
                     cuda.syncthreads()
                 for m0 in range(i32(own_lane * 4), i32(terms + own_lane * 4), i32(ahead * step)):
@@ -121,12 +121,12 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                             for e in range(4):
                                 if vec == 4 or m + e < terms:
                                     at = i32(own + i32(spots[e]))
-                                    look_at_images(seen, i32(0), table, at)
-                                    look_at_images(seen, i32(4), table, i32(at + 4))
+                                    look_at_images(pixels, i32(0), table, at)
+                                    look_at_images(pixels, i32(4), table, i32(at + 4))
                                     for f in range(filters):
                                         expand(weight, i32(0), held, i32((i * filters + f) * words))
                                         for n in range(8):
-                                            total[n * filters + f] = f32(total[n * filters + f] + seen[n] * weight[e])
+                                            total[n * filters + f] = f32(total[n * filters + f] + pixels[n] * weight[e])
                         prefetch(held, i32(i * filters * words), start, step_k, i32(m + ahead * step), terms)
             fold(total, lane)
             begin = i32(turn * of_turn)

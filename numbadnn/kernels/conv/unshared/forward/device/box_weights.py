@@ -78,19 +78,19 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
     pixels = 4 * at_once
 
     @device
-    def look(seen, table, own, spots, first):
+    def look(values, table, own, spots, first):
         for e in range(4):
             for n in range(0, at_once, 4):
-                look_at_images(seen, i32(e * at_once + n), table, i32(own + i32(spots[e]) + first + n))
+                look_at_images(values, i32(e * at_once + n), table, i32(own + i32(spots[e]) + first + n))
 
     def kernel(
-        x, y, w, slices, blocks, groups, N, K, C, channels, Q, room, image, taps, padding, stride, dilation, flip, wide,
+        x, y, w, slices, blocks, groups, N, K, C, channels, Q, capacity, image, taps, padding, stride, dilation, flip, wide,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         table = cuda.shared.array(0, WORD)
         shared = cuda.shared.array(0, element)  # the same memory
         total, spots = cuda.local.array(sums, f32), cuda.local.array(4, WORD)
-        seen, top, old = cuda.local.array(pixels, f32), cuda.local.array(at_once, f32), cuda.local.array(vec, f32)
+        values, top, old = cuda.local.array(pixels, f32), cuda.local.array(at_once, f32), cuda.local.array(vec, f32)
         thread = i32(cuda.threadIdx.x)
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
         c0 = i32((i32(cuda.blockIdx.x) - rest * slices) * channels)
@@ -99,10 +99,10 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
         area = i32(taps[0] * taps[1])
         terms = i32(have * area)
         corner = (i32(p * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-        fill_spots(table, room, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
+        fill_spots(table, capacity, terms, taps, (1, dilation[1]), (taps[0], wide), flip, i32(0))
         first = x + i64(group * C + c0) * x_strides[1] * size
-        fill(shared, room, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
-        tops = i32(room + channels * taps[0] * wide * cell)
+        fill(shared, capacity, first, x_strides, N, (have, taps[0], wide), corner, dilation[0], image)
+        tops = i32(capacity + channels * taps[0] * wide * cell)
         quads = i32((terms + 3) // 4)
         for k0 in range(0, K, rows):
             at_y = i64(group * K + k0) * y_strides[1] + p * y_strides[2] + q0 * y_strides[3]
@@ -112,7 +112,7 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
             for task in range(thread, i32(count * quads), threads):
                 place = i32(u32(task) // u32(quads))
                 m = i32((task - place * quads) * 4)
-                own = i32(room + place * stride[1] * cell)
+                own = i32(capacity + place * stride[1] * cell)
                 look_at_spots(spots, i32(0), table, m)
                 base = (
                     w
@@ -126,20 +126,20 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
                     * size
                 )
                 if images == at_once:
-                    look(seen, table, own, spots, i32(0))
+                    look(values, table, own, spots, i32(0))
                 for f0 in range(0, min(i32(rows), i32(K - k0)), filters):
                     for i in range(sums):
                         total[i] = f32(0)
                     for n0 in range(0, images, at_once):
                         if images > at_once:
-                            look(seen, table, own, spots, i32(n0))
+                            look(values, table, own, spots, i32(n0))
                         for f in range(filters):
                             at = i32(tops + place * pitch + (f0 + f) * images + n0)
                             for n in range(0, at_once, 4):
                                 look_at_images(top, i32(n), table, i32(at + n))
                             for n in range(at_once):
                                 for e in range(4):
-                                    total[f * 4 + e] = f32(total[f * 4 + e] + seen[e * at_once + n] * top[n])
+                                    total[f * 4 + e] = f32(total[f * 4 + e] + values[e * at_once + n] * top[n])
                     for f in range(filters):
                         for e in range(0, 4, vec):
                             if k0 + f0 + f < K and m + e < terms:

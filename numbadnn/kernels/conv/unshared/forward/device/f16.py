@@ -130,12 +130,13 @@ def _prefetch(config: F16Config) -> Any:
 
 
 def _multiply(dtype: str, config: F16Config) -> Any:
-    """``multiply(total, a, b, held, patch, seen, m, end)``: the chunks of a warp; ``seen``: a lane's first words of the patch."""
+    """``multiply(total, a, b, held, patch, own_words, m, end)``: the chunks of a warp; ``own_words``: a lane's first words
+    of the patch."""
     ahead, along, row, tiles, zeros = config.ahead, config.along, config.row, config.tiles, config.zeros
     multiply_add, look = product(dtype, 16), _look_at_words(4)
 
     @device
-    def multiply(total, a, b, held, patch, seen, m, end):
+    def multiply(total, a, b, held, patch, own_words, m, end):
         for i in range(ahead):
             start = i32(m + i * (along * CHUNK))
             for e in range(4):  # two words of a filter and its fellow make a step of 16 terms
@@ -146,7 +147,7 @@ def _multiply(dtype: str, config: F16Config) -> Any:
                     a[2 * e] = a[2 * e] if start + 2 * e < end else u32(0)
                     a[2 * e + 1] = a[2 * e + 1] if start + 2 * e < end else u32(0)
             there = (start & ~(CHUNK - 1)) < end
-            at = i32(seen + i * (along * CHUNK // 2)) if there else i32(zeros)
+            at = i32(own_words + i * (along * CHUNK // 2)) if there else i32(zeros)
             step = i32(8 * row) if there else i32(0)
             for tile in range(tiles):
                 look(b, i32(0), patch, i32(at + tile * step))
@@ -158,7 +159,7 @@ def _multiply(dtype: str, config: F16Config) -> Any:
 
 def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; a block has ``chunks``' share of the images."""
-    images, across, along, room, row = config.images, config.across, config.along, config.room, config.row
+    images, across, along, capacity, row = config.images, config.across, config.along, config.room, config.row
     tiles = config.tiles
     store = scaled(dtype, acc)
     whole, once, gather, prefetch = config.whole, config.once, _gather(config), _prefetch(config)
@@ -186,7 +187,7 @@ def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
         lane, warp = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
         part, under = i32(warp // across), i32(warp % across * ROWS)  # of the terms; of the filters
         g, t = i32(lane >> 2), i32(lane & 3)
-        seen = i32((g & (images - 1)) * row + part * (CHUNK // 2) + 4 * t)
+        own_words = i32((g & (images - 1)) * row + part * (CHUNK // 2) + 4 * t)
         ahead_of = i32(part * CHUNK + 8 * t)
         first = x + (i64(group) * C * x_strides[1]) * SIZE
         base = w + (i64(group * K) * w_strides[0] + p * w_strides[1] + q * w_strides[2]) * SIZE
@@ -204,13 +205,13 @@ def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
                 total[i] = f32(0)
             low = base + i64(min(i32(k0 + under + g), i32(K - 1))) * w_strides[0] * SIZE
             high = base + i64(min(i32(k0 + under + g + 8), i32(K - 1))) * w_strides[0] * SIZE
-            for m0 in range(0, room if whole else terms, room):
-                end = min(i32(m0 + room), terms)
+            for m0 in range(0, capacity if whole else terms, capacity):
+                end = min(i32(m0 + capacity), terms)
                 prefetch(held, low, high, i32(m0 + ahead_of), terms)
                 if k0 == 0 or not whole:  # otherwise it is still there
                     gather(patch, where, loaded, first, x_steps, n0, N, i32(m0), end, corner, taps, steps, image)
                 cuda.syncthreads()
-                multiply(total, a, b, held, patch, seen, i32(m0 + ahead_of), end)
+                multiply(total, a, b, held, patch, own_words, i32(m0 + ahead_of), end)
                 if not whole:
                     cuda.syncthreads()
             mine = i32(zeros + 4 + warp * (sums * LANES) + lane)

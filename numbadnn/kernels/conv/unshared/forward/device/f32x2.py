@@ -59,8 +59,8 @@ def forward(config: F32x2Config) -> Callable[..., None]:
     start_barriers = starting(config)
 
     def kernel(
-        w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, room, image, taps, padding,
-        stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
+        w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, capacity, image, taps,
+        padding, stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         shared, results = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
         total = cuda.local.array(SUMS, f32)
@@ -68,7 +68,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
         full = i32((begin + 1023) & -1024)
         start_barriers(full)
         terms, plane, table = i32(C * taps[0] * taps[1]), i32(box[0] * box[1]), i32(full + boxes_from)
-        to_box, bytes_of_box = i32(table + 4 * room), i32(channels * plane * PIXEL)
+        to_box, bytes_of_box = i32(table + 4 * capacity), i32(channels * plane * PIXEL)
         if thread == threads:
             prefetch_map(w_of(w_map))
             prefetch_map(x_of(x_map))
@@ -96,7 +96,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
                     tile = i32(tile + i32(cuda.gridDim.x))
         else:
             more()
-            for m in range(thread, room, i32(threads)):
+            for m in range(thread, capacity, i32(threads)):
                 c, r, s = tap_of(min(i32(m), i32(terms - 1)), taps)
                 part = i32(u32(c) // u32(channels))
                 at = pixel_at(i32(c - part * channels), r, s, plane, taps, dilation, box[1], flip)

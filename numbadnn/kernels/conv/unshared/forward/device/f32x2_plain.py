@@ -31,10 +31,10 @@ def summed(again, n, group, k, p, q):
             h = i32(top + r)
             line = at_x + i64(h) * x_strides[2] * SIZE
             for s in range(taps[1]):
-                v, seen = i32(left + s), f32(0)
+                v, pixel = i32(left + s), f32(0)
                 if h >= 0 and h < image[0] and v >= 0 and v < image[1]:
-                    seen = _read(line + i64(v) * x_strides[3] * SIZE)
-                total = f32(total + _read(tap) * seen)  # 0 of the padding makes NaN of an infinite filter
+                    pixel = _read(line + i64(v) * x_strides[3] * SIZE)
+                total = f32(total + _read(tap) * pixel)  # 0 of the padding makes NaN of an infinite filter
                 tap = tap + step
         at_x, at_w = at_x + x_strides[1] * SIZE, at_w + area * SIZE
     return total

@@ -34,21 +34,21 @@ from numbadnn.kernels.lang.words import read_at, shared_address, write_at
 #: bytes of an element; that there may be a number as small as can be, as ``extremes`` says it
 SIZE, LEAST = 4, 0x7FFFFFFE
 #: how much larger than those that were looked at others may be, and have room
-ROOM = 4 << 23
+HEADROOM = 4 << 23
 
 
 def largest_of_block(warps: int) -> Callable[..., int]:
-    """``agree(shared, told, top)``: the greatest of all threads of ``warps``, which ``told`` words on tell each other."""
+    """``agree(shared, maxima, top)``: the greatest of all threads of ``warps``, which ``maxima`` words on tell each other."""
     meet = meet_of(LANES * warps)
 
     @device
-    def agree(shared, told, top):
+    def agree(shared, maxima, top):
         thread, top = i32(cuda.threadIdx.x), largest_of_warp(top)
         if thread & (LANES - 1) == 0:
-            shared[i32(told + (thread >> 5))] = u32(top)
+            shared[i32(maxima + (thread >> 5))] = u32(top)
         meet(i32(1))
         for i in range(warps):
-            top = max(top, i32(shared[i32(told + i)]))
+            top = max(top, i32(shared[i32(maxima + i)]))
         return top
 
     return agree
@@ -81,8 +81,13 @@ def _looking(vec: int) -> Callable[..., int]:
 def transpose(vec: int) -> Callable[..., None]:
     """Blocks stay: while one's pixels are written, the next ones are under way."""
     read, write, warps, look = load_bits(SIZE), store_words(4), TRANSPOSERS // LANES, _looking(vec)
-    agree, store, take, tell = largest_of_block(warps), write_at("int32", 4), read_at("int32", 4), store_bits(SIZE)
-    turns, room = TRANSPOSED_PIXELS * PIXEL // (16 * TRANSPOSERS), TRANSPOSED_PIXELS * PIXEL // SIZE + warps
+    agree, store, take, store_word = (
+        largest_of_block(warps),
+        write_at("int32", 4),
+        read_at("int32", 4),
+        store_bits(SIZE),
+    )
+    turns, capacity = TRANSPOSED_PIXELS * PIXEL // (16 * TRANSPOSERS), TRANSPOSED_PIXELS * PIXEL // SIZE + warps
 
     @device
     def prefetch(got, x, N, n0, pixel, by_height, by_width, image, taps, flip, strides):
@@ -98,7 +103,7 @@ def transpose(vec: int) -> Callable[..., None]:
 
     def kernel(x, space, transposed, count, every, N, pixels, by_height, by_width, image, taps, flip, spread, strides):
         let_next_start()
-        shared, got = cuda.shared.array(room, WORD), cuda.local.array(EIGHT, WORD)
+        shared, got = cuda.shared.array(capacity, WORD), cuda.local.array(EIGHT, WORD)
         words, line = cuda.local.array(EIGHT, WORD), cuda.local.array(4, WORD)
         thread, begin = i32(cuda.threadIdx.x), i32(shared_address(shared))
         place, vector = i32(thread % TRANSPOSED_PIXELS), i32(thread // TRANSPOSED_PIXELS)
@@ -110,10 +115,10 @@ def transpose(vec: int) -> Callable[..., None]:
         first = min(i32(start + place), i32(pixels - 1))
         key = prefetch(got, x, N, n0, first, by_height, by_width, image, taps, flip, strides)
         top = agree(shared, i32(TRANSPOSED_PIXELS * PIXEL // SIZE), look(x, count, every))
-        top = i32((top if top > 0 else i32(ONE)) + ROOM)
+        top = i32((top if top > 0 else i32(ONE)) + HEADROOM)
         scale, inverse, limit = common_scale(top, i32(LEAST), spread)
         if start == 0 and thread == 0:
-            tell(space + INVERSE, u32(inverse))
+            store_word(space + INVERSE, u32(inverse))
         while start < pixels:
             for e in range(EIGHT):
                 got[e] = got[e] if n0 + e < N else u32(0)

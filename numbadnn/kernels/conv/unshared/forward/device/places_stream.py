@@ -31,14 +31,15 @@ from numbadnn.kernels.lang.words import shared_address
 
 
 def _fill_table(threads: int, boxes: int) -> Callable[..., None]:
-    """``fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip)``: bytes from the first box, or ``NONE``.
+    """``fill(shared, table, capacity, terms, taps, dilation, channels, box, pitch, flip)``: bytes from the first box, or
+    ``NONE``.
 
     Of ``TERMS`` before the first as well.
     """
 
     @device
-    def fill(shared, table, room, terms, taps, dilation, channels, box, pitch, flip):
-        for m in range(i32(thread_here() - TERMS), room, i32(threads)):
+    def fill(shared, table, capacity, terms, taps, dilation, channels, box, pitch, flip):
+        for m in range(i32(thread_here() - TERMS), capacity, i32(threads)):
             c, r, s = tap_of(max(i32(0), min(i32(m), i32(terms - 1))), taps)
             number = i32(u32(c) // u32(channels))
             at = pixel_at(i32(c - number * channels), r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
@@ -156,8 +157,8 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
     start_barriers = starting(config)
 
     def kernel(
-        x_map, w_map, y, tiles, wide, box_pitch, box_bytes, across, groups, N, K, C, channels, P, Q, room, image, taps, padding,
-        stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
+        x_map, w_map, y, tiles, wide, box_pitch, box_bytes, across, groups, N, K, C, channels, P, Q, capacity, image, taps,
+        padding, stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         shared, shared16 = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)
         parted = cuda.shared.array(0, element)  # the same memory
@@ -196,7 +197,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                     tile = i32(tile + i32(cuda.gridDim.x))
         else:
             more()
-            fill_table(shared, table, room, terms, taps, dilation, channels, (box[0], wide), box_pitch, flip)
+            fill_table(shared, table, capacity, terms, taps, dilation, channels, (box[0], wide), box_pitch, flip)
             if thread < CELL // 4:
                 shared[i32(((nothing - begin) >> 2) + thread)] = u32(0)
             warp, parity = i32(thread // LANES), i32(0)
@@ -204,7 +205,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
             down, right = i32(place // places), i32(place % places)
             own = i32(to_box + (down * stride[0] * wide + right * stride[1]) * CELL)
             plane, box_terms = i32(channels * box[0] * wide * CELL), i32(channels * taps[0] * taps[1])
-            start = i32(table + room)
+            start = i32(table + capacity)
             meet(i32(1))
             while tile < tiles:
                 group, p0, q0 = first_of(tile, across, groups)

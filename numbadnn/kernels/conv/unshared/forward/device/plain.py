@@ -1,7 +1,7 @@
 """Convolution with a filter for each position of the output, at the speed of memory where images are few.
 
 A block has one output position of one group. What its filters see there, ``images`` rows of ``terms`` (channel, tap), is gathered
-into shared memory. Each warp first prefetches the next ``room`` terms of ``filters`` filters, whole lines at a time, by
+into shared memory. Each warp first prefetches the next ``capacity`` terms of ``filters`` filters, whole lines at a time, by
 asynchronous copies: several blocks on a multiprocessor keep memory busy while others multiply. Lanes go along a filter; their
 partial sums are added in one fixed tree. A flipped filter is walked in the order of its memory, its taps meet the image
 backwards.
@@ -22,7 +22,7 @@ from numbadnn.kernels.lang.warp import shuffle_xor
 from numbadnn.problem import ITEMSIZE
 
 
-def gather_patches(dtype: str, acc: str, images: int, room: int) -> Any:
+def gather_patches(dtype: str, acc: str, images: int, capacity: int) -> Any:
     """``gather(...)``: rows of patches [image][term], 0 on padding and past the images.
 
     Where there is nothing to read the image's first element is read and not used: no branch stands between the loads.
@@ -46,7 +46,7 @@ def gather_patches(dtype: str, acc: str, images: int, room: int) -> Any:
             for n in range(images):
                 held[n] = read(at + min(n0 + n, i32(N - 1)) * strides[0] * size)
             for n in range(images):
-                patch[i32(n * room + j)] = held[n] if inside and n0 + n < N else zero
+                patch[i32(n * capacity + j)] = held[n] if inside and n0 + n < N else zero
 
     return gather
 
@@ -123,13 +123,13 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
 
 
 def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
-    """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``room`` terms of each image and filter fit a block."""
-    images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
+    """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``capacity`` terms of each image and filter fit a block."""
+    images, filters, capacity, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
     store, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
-    gather, look = gather_patches(dtype, acc, images, room), look_at(acc, vec)
+    gather, look = gather_patches(dtype, acc, images, capacity), look_at(acc, vec)
     bring, look_at_weights, kind, width = _weights(dtype, acc, vec)
-    table_size = warps * filters * room * size // 4 if width == 4 else warps * filters * room
-    sums, held, shared, stretch = images * filters, filters * vec, images * room, LANES * vec
+    table_size = warps * filters * capacity * size // 4 if width == 4 else warps * filters * capacity
+    sums, held, shared, stretch = images * filters, filters * vec, images * capacity, LANES * vec
     fold16, fold8, fold4, fold2, fold1 = (_fold(acc, LANES >> step, sums >> step) for step in range(1, 6))
     left = max(1, sums // LANES)  # sums that a lane has in the end
     shared_bits = max(0, 5 - (sums.bit_length() - 1))  # 1 << this many lanes have the same one
@@ -141,7 +141,7 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
         table = cuda.shared.array(table_size, kind)
         patch = cuda.shared.array(shared, A)
         total, weight = cuda.local.array(sums, A), cuda.local.array(held, A)
-        seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
+        seen_by, pixels = cuda.local.array(images, A), cuda.local.array(vec, A)
         block = i32(cuda.blockIdx.x)
         place = i32(u32(block) // u32(chunks))
         begin = i32((block - place * chunks) * images)
@@ -150,21 +150,21 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
         lane = i32(cuda.threadIdx.x % LANES)
         warp = i32(cuda.threadIdx.x // LANES)
         rounds = i32((K + warps * filters - 1) // (warps * filters))
-        mine = i32(warp * filters * room)
+        mine = i32(warp * filters * capacity)
         for n0 in range(begin, N, i32(chunks * images)):
             for turn in range(rounds):
                 k0 = i32((turn * warps + warp) * filters)
                 for i in range(sums):
                     total[i] = A(0)
-                for m0 in range(0, terms, room):
-                    count = i32(min(i32(room), i32(terms - m0)))
-                    if n0 == begin or rounds > 1 or terms > room:  # otherwise they are still there
+                for m0 in range(0, terms, capacity):
+                    count = i32(min(i32(capacity), i32(terms - m0)))
+                    if n0 == begin or rounds > 1 or terms > capacity:  # otherwise they are still there
                         base = w + (i64(g * K) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + m0) * size
                         for f in range(filters):
                             row = base + i64(min(i32(k0 + f), i32(K - 1))) * w_strides[0] * size
                             for j in range(i32(lane * vec), count, i32(stretch)):
-                                bring(table, i32(mine + f * room + j), row + i64(j) * size)
-                    if turn == 0 or terms > room:
+                                bring(table, i32(mine + f * capacity + j), row + i64(j) * size)
+                    if turn == 0 or terms > capacity:
                         gather(
                             patch, seen_by, count, x, x_strides, n0, N, i32(g * C), m0, corner, taps, dilation, flip, image
                         )  # fmt: skip
@@ -172,12 +172,12 @@ def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]
                     cuda.syncthreads()
                     for j in range(i32(lane * vec), count, i32(stretch)):
                         for f in range(filters):
-                            look_at_weights(weight, i32(f * vec), table, i32(mine + f * room + j))
+                            look_at_weights(weight, i32(f * vec), table, i32(mine + f * capacity + j))
                         for n in range(images):
-                            look(seen, i32(0), patch, i32(n * room + j))
+                            look(pixels, i32(0), patch, i32(n * capacity + j))
                             for e in range(vec):
                                 for f in range(filters):
-                                    total[n * filters + f] = A(total[n * filters + f] + seen[e] * weight[f * vec + e])
+                                    total[n * filters + f] = A(total[n * filters + f] + pixels[e] * weight[f * vec + e])
                     cuda.syncthreads()
                 # add the lanes: each step halves what a lane still sums, until there is one, which then all lanes share
                 fold16(total, lane)

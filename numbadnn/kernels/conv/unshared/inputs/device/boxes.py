@@ -100,7 +100,7 @@ def _waiting(dtype: str, acc: str, vec: int, ahead: int) -> tuple[Any, Any, Any,
 
 def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
-    images, vec, ahead, depth, room = config.images, config.vec, config.ahead, config.depth, config.terms
+    images, vec, ahead, depth, capacity = config.images, config.vec, config.ahead, config.depth, config.terms
     even = config.even
     width, A, size, item = vector_width(images, acc), ACCUMULATOR[acc], ITEMSIZE[dtype], ITEMSIZE[acc]
     look, store, clear = look_at(acc, images), _store(acc, images), _store(acc, 4)
@@ -124,7 +124,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
         let_next_start()
         pixels = cuda.shared.array(shared, A)
         table = cuda.shared.array(table_size, A)
-        spots = cuda.shared.array(room, WORD)  # where in the box a term's pixel is, for the tile's first position
+        spots = cuda.shared.array(capacity, WORD)  # where in the box a term's pixel is, for the tile's first position
         total, held, weight = cuda.local.array(sums, A), cuda.local.array(waiting, kind), cuda.local.array(vec, A)
         top, old, zeros = cuda.local.array(images, A), cuda.local.array(images, A), cuda.local.array(4, A)
         thread, threads = i32(cuda.threadIdx.x), i32(cuda.blockDim.x)

@@ -85,14 +85,15 @@ def _copy_box(config: BoxConfig) -> Callable[..., None]:
 
 
 def spots_of(threads: int, cell: int) -> Callable[..., None]:
-    """``fill(table, room, terms, taps, dilation, box, flip, past)``: where in the box each term is, ``past`` behind the last one.
+    """``fill(table, capacity, terms, taps, dilation, box, flip, past)``: where in the box each term is, ``past`` behind
+    the last one.
 
     ``dilation``: rows and columns of the box between taps; ``box``: its rows and columns; a pixel has ``cell`` words.
     """
 
     @device
-    def fill(table, room, terms, taps, dilation, box, flip, past):
-        for m in range(i32(cuda.threadIdx.x), room, threads):
+    def fill(table, capacity, terms, taps, dilation, box, flip, past):
+        for m in range(i32(cuda.threadIdx.x), capacity, threads):
             c, r, s = tap_of(i32(m), taps)
             at = pixel_at(c, r, s, i32(box[0] * box[1]), taps, dilation, box[1], flip)
             table[m] = u32(i32(at * cell) if m < terms else past)

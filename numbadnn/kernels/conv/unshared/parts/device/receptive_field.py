@@ -99,7 +99,7 @@ def _gather(cells: int, rows: int, full: bool) -> Callable[..., None]:
     return gather
 
 
-def fill_seen(images: int, threads: int) -> Callable[..., None]:
+def fill_field(images: int, threads: int) -> Callable[..., None]:
     """``fill(shared, start, plane, x, strides, N, box, corner, image)``: the box, 0 outside the image and past the images.
 
     A thread walks (channel, row, column) by additions.
@@ -136,14 +136,14 @@ def fill_seen(images: int, threads: int) -> Callable[..., None]:
 
 
 def fill_spots(threads: int) -> Callable[..., None]:
-    """``fill(table, room, terms, taps, dilation, box, flip)``: bytes from the box's start; ``NONE`` past the end.
+    """``fill(table, capacity, terms, taps, dilation, box, flip)``: bytes from the box's start; ``NONE`` past the end.
 
     In the order for terms that are written.
     """
 
     @device
-    def fill(table, room, terms, taps, dilation, box, flip):
-        for i in range(i32(cuda.threadIdx.x), room, threads):
+    def fill(table, capacity, terms, taps, dilation, box, flip):
+        for i in range(i32(cuda.threadIdx.x), capacity, threads):
             lane = i32(i & 31)
             m = i32(i - lane + ((lane >> 1) & 3) * 8 + (lane >> 3) * 2 + (lane & 1))
             c, r, s = tap_of(m, taps)

@@ -15,7 +15,7 @@ from numbadnn.kernels.conv.unshared.parts.device.receptive_field import (
     NONE,
     ROW,
     SIZE,
-    fill_seen,
+    fill_field,
     fill_spots,
     first_position,
 )
@@ -31,19 +31,19 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
     filters, images, places, parts, vec = config.filters, config.images, config.places, config.parts, config.vec
     tall = config.tall
     first_of = first_position(tall, places)
-    fill, place_terms = fill_seen(images, config.threads), fill_spots(config.threads)
+    fill, place_terms = fill_field(images, config.threads), fill_spots(config.threads)
     look, multiply_add = load_matrices(False), product(dtype, 16)
     store = storing_vector(dtype, vec)
     tiles, planes, steps, both = filters // 16, images // EIGHT, -(-images // 16), images >= 16
     sums, factors, words = 16 * tiles, 4 * tiles * steps, 4 * planes
 
     def kernel(
-        x, y, w, slices, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
+        x, y, w, slices, across, groups, N, K, C, channels, P, Q, capacity, image, taps, padding, stride, dilation, flip, box,
         x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         shared, shared16 = cuda.shared.array(0, WORD), cuda.shared.array(0, HALF)  # the same memory
         total, a = cuda.local.array(sums, f32), cuda.local.array(factors, INT32)
-        seen, b = cuda.local.array(words, INT32), cuda.local.array(2, INT32)
+        pixels, b = cuda.local.array(words, INT32), cuda.local.array(2, INT32)
         result = cuda.local.array(8, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
@@ -54,15 +54,15 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
         area = i32(taps[0] * taps[1])
         terms = i32(have * area)
         corner = (i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-        place_terms(shared, room, terms, taps, dilation, (have, box[0], box[1]), flip)
+        place_terms(shared, capacity, terms, taps, dilation, (have, box[0], box[1]), flip)
         first, plane = x + i64(group * C + c0) * x_strides[1] * SIZE, i32(channels * box[0] * box[1] * ROW)
-        seen_box = (have, box[0], box[1])
-        fill(shared, room, plane, first, x_strides, N, seen_box, corner, image)
-        tops, top_plane = i32(room + planes * plane), i32(filters * tall * places * ROW)
+        field_box = (have, box[0], box[1])
+        fill(shared, capacity, plane, first, x_strides, N, field_box, corner, image)
+        tops, top_plane = i32(capacity + planes * plane), i32(filters * tall * places * ROW)
         g, t = i32(lane >> 2), i32(lane & 3)
         place, part = i32(warp % places), i32(warp // places)
         start = i32(shared_address(shared))
-        own = i32(start + (room + place * stride[1] * ROW) * 4)
+        own = i32(start + (capacity + place * stride[1] * ROW) * 4)
         # matrices of y: filters 0 to 7 and 8 to 15 of eight images, then of the next eight
         row_of_y = i32((lane & 7) + ((lane >> 3) & 1) * 8)
         own_y = i32(
@@ -85,16 +85,16 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
                 there = i32(own + down * stride[0] * box[1] * (4 * ROW))
                 for s0 in range(0, terms, parts * TILE):
                     m0 = i32(s0 + part * TILE)
-                    spot = shared[i32(min(m0, i32(room - TILE)) + lane)]
+                    spot = shared[i32(min(m0, i32(capacity - TILE)) + lane)]
                     at = i32(there + (i32(0) if spot == NONE else i32(spot)))  # what is past the end is not written
                     for n in range(planes):
-                        look(seen, i32(4 * n), shared16, i32(at + n * plane * 4))
+                        look(pixels, i32(4 * n), shared16, i32(at + n * plane * 4))
                     for i in range(sums):
                         total[i] = f32(0)
                     for j in range(4):
                         for step in range(steps):
-                            b[0] = seen[8 * step + j]
-                            b[1] = seen[8 * step + 4 + j] if both else i32(0)
+                            b[0] = pixels[8 * step + j]
+                            b[1] = pixels[8 * step + 4 + j] if both else i32(0)
                             for m in range(tiles):
                                 multiply_add(total, i32((m * 4 + j) * 4), a, i32((m * steps + step) * 4), b, i32(0))
                     for m in range(tiles):

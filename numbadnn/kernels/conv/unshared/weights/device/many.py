@@ -47,7 +47,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     store = storing_vector(dtype, vec, given_up="first")
     acc, raw, factor, taken = (f64, f32, f64, f64) if single else (f32, INT32, INT32, i32)
     halves, pieces = 64 * (looks - 1), looks * wide // 2
-    seen_words = pieces * words
+    loaded_words = pieces * words
     of_tile, of_factors, row_vectors, at_once = 2 * wide, 2 * words * looks, 2 * tiles, FILTERS * tiles
     sums, factors = of_tile * tiles, of_factors * tiles
 
@@ -56,21 +56,21 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         return f64(f64(value) * by) if single else i32(value)
 
     @device
-    def prefetch(seen, shared, spot, own, start):
+    def prefetch(pixels, shared, spot, own, start):
         for j in range(wide // 2):
             at = i32(own + i32(shared[i32(spot + 2 * j)]))
             exchanged = i32((at >> 1) & halves)  # of an odd pixel the last images come first
             for n in range(looks):
                 to = i32((j * looks + n) * words)
-                look(seen, to, shared, i32(start + at + (exchanged ^ (64 * n))))
+                look(pixels, to, shared, i32(start + at + (exchanged ^ (64 * n))))
 
     def kernel(
-        x, y, w, slices, length, across, groups, N, K, C, channels, P, Q, room, image, taps, padding, stride, dilation, flip, box,
-        x_strides, w_strides, y_strides, alpha, beta,
+        x, y, w, slices, length, across, groups, N, K, C, channels, P, Q, capacity, image, taps, padding, stride, dilation, flip,
+        box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, WORD)
         total, a, b = cuda.local.array(sums, acc), cuda.local.array(factors, factor), cuda.local.array(words, factor)
-        held, seen = cuda.local.array(words, raw), cuda.local.array(seen_words, raw)
+        held, pixels = cuda.local.array(words, raw), cuda.local.array(loaded_words, raw)
         result = cuda.local.array(wide, f32)
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
@@ -85,15 +85,15 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         have = i32(u32(m0 + terms - 1) // u32(area) + 1 - c0)
         own_terms, own_spot = i32(terms - wide * t), i32(m0 - c0 * area + wide * (g >> 1) + (g & 1))
         corner = (i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-        fill_spots(shared, room, i32(have * area), taps, dilation, box, flip, i32(0))
+        fill_spots(shared, capacity, i32(have * area), taps, dilation, box, flip, i32(0))
         wait_for_previous()
         first = x + i64(group * C + c0) * x_strides[1] * size
-        copy(shared, room, i32(4), first, x_strides, (have, box[0], box[1]), corner, image)
+        copy(shared, capacity, i32(4), first, x_strides, (have, box[0], box[1]), corner, image)
         scale = (
             f64(alpha) if single else f32(alpha)
         )  # in y's factor; without it the compiler widens y again for each term
         own = i32((down * stride[0] * box[1] + right * stride[1]) * pixel)
-        start = i32(i32(shared_address(shared)) + room * 4 + t * words * 4)
+        start = i32(i32(shared_address(shared)) + capacity * 4 + t * words * 4)
         at_y = y + (min(p, i32(P - 1)) * y_strides[2] + min(q, i32(Q - 1)) * y_strides[3]) * size + t * words * 4
         at_w = w + (i64(group * K + g) * w_strides[0] + i64(p) * w_strides[1] + i64(q) * w_strides[2]) * size
         at_w, vector_stride = at_w + (m0 + wide * t) * size, i64(w_strides[0] * (8 * size))
@@ -108,19 +108,19 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
             if k0 == 0:
                 wait_async()
                 cuda.syncthreads()
-            prefetch(seen, shared, own_spot, own, start)
+            prefetch(pixels, shared, own_spot, own, start)
             for m in range(i32(0), terms, i32(tile)):
                 for i in range(sums):
                     total[i] = acc(0)
                 for i in range(pieces):
                     for e in range(words):
-                        b[e] = taken(seen[i * words + e])
+                        b[e] = taken(pixels[i * words + e])
                     for step in range(steps):
                         at_a = i32((i % looks * steps + step) * each * 2)
                         for n in range(tiles):
                             to = i32(n * of_tile + i // looks * 4)
                             multiply_add(total, to, a, i32(n * of_factors + at_a), b, i32(step * each))
-                prefetch(seen, shared, i32(own_spot + m + tile), own, start)  # while products are under way
+                prefetch(pixels, shared, i32(own_spot + m + tile), own, start)  # while products are under way
                 target = at_w + m * size
                 for row in range(row_vectors):
                     for e in range(wide):

@@ -20,16 +20,16 @@ from numbadnn.problem import ITEMSIZE
 
 
 def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
-    """w[k,p,q,term] = sum over all images n of y[n,k,p,q] * what the term sees; ``room`` terms of all images fit a block.
+    """w[k,p,q,term] = sum over all images n of y[n,k,p,q] * what the term sees; ``capacity`` terms of all images fit a block.
 
     A lane has ``vec`` terms, a warp ``filters`` filters.
     """
-    images, filters, room, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
+    images, filters, capacity, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
     read, store = load(dtype, acc), storing_vector(dtype, vec, acc)
-    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, room)
+    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, capacity)
     look = look_at(acc, vec)
     look_at_tops = look_at(acc, filters)
-    shared, most, stretch, held = images * room, images * filters, LANES * vec, filters * vec
+    shared, most, stretch, held = images * capacity, images * filters, LANES * vec, filters * vec
     tops_size = warps * most
 
     def kernel(
@@ -38,7 +38,7 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     ):  # fmt: skip
         patch = cuda.shared.array(shared, A)
         tops = cuda.shared.array(tops_size, A)
-        seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
+        seen_by, pixels = cuda.local.array(images, A), cuda.local.array(vec, A)
         top, total = cuda.local.array(filters, A), cuda.local.array(held, A)
         g, p, q = position_of(i32(cuda.blockIdx.x), groups, Q)
         corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
@@ -53,9 +53,9 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                 at = i64(min(n, i32(N - 1))) * y_strides[0] + k * y_strides[1]
                 value = read(y + (at + p * y_strides[2] + q * y_strides[3]) * size)
                 tops[i32(warp * most + i)] = value if n < N else A(0)
-            for m0 in range(0, terms, room):
-                count = i32(min(i32(room), i32(terms - m0)))
-                if turn == 0 or terms > room:
+            for m0 in range(0, terms, capacity):
+                count = i32(min(i32(capacity), i32(terms - m0)))
+                if turn == 0 or terms > capacity:
                     gather(
                         patch, seen_by, count, x, x_strides, i32(0), N, i32(g * C), m0, corner, taps, dilation, flip, image
                     )  # fmt: skip
@@ -66,10 +66,10 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                         total[i] = A(0)
                     for n in range(images):
                         look_at_tops(top, i32(0), tops, i32(warp * most + n * filters))
-                        look(seen, i32(0), patch, i32(n * room + j))
+                        look(pixels, i32(0), patch, i32(n * capacity + j))
                         for e in range(vec):
                             for f in range(filters):
-                                total[f * vec + e] = A(total[f * vec + e] + seen[e] * top[f])
+                                total[f * vec + e] = A(total[f * vec + e] + pixels[e] * top[f])
                     for f in range(filters):
                         if k0 + f < K:
                             target = base + (f * w_strides[0] + j) * size
@@ -97,16 +97,16 @@ def _tops(dtype: str, acc: str, images: int, span: int) -> Any:
 
 
 def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
-    """The same of any number of images; ``room`` terms of ``images`` of them fit a block.
+    """The same of any number of images; ``capacity`` terms of ``images`` of them fit a block.
 
     A thread has ``vec`` terms of ``filters`` filters, whose sums it keeps while the images pass, ``images`` at a time.
     """
-    images, filters, room, vec, span = config.images, config.filters, config.room, config.vec, config.span
+    images, filters, capacity, vec, span = config.images, config.filters, config.room, config.vec, config.span
     store = storing_vector(dtype, vec, acc)
-    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, room)
+    A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, capacity)
     look = look_at(acc, vec)
     fill, look_at_tops = _tops(dtype, acc, images, span), look_at(acc, filters)
-    shared, tops_size, held = images * room, images * span, filters * vec
+    shared, tops_size, held = images * capacity, images * span, filters * vec
 
     def kernel(
         x, y, w, chunks, groups, N, K, C, image, Q, taps, padding, stride, dilation, flip, terms,
@@ -114,13 +114,13 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     ):  # fmt: skip
         patch = cuda.shared.array(shared, A)
         tops = cuda.shared.array(tops_size, A)
-        seen_by, seen = cuda.local.array(images, A), cuda.local.array(vec, A)
+        seen_by, pixels = cuda.local.array(images, A), cuda.local.array(vec, A)
         top, total = cuda.local.array(filters, A), cuda.local.array(held, A)
         g, p, q = position_of(i32(cuda.blockIdx.x), groups, Q)
         corner = (i32(p * stride[0] - padding[0]), i32(q * stride[1] - padding[1]))
         here = y + (i64(p) * y_strides[2] + q * y_strides[3]) * size
-        for m0 in range(0, terms, room):
-            count = i32(min(i32(room), i32(terms - m0)))
+        for m0 in range(0, terms, capacity):
+            count = i32(min(i32(capacity), i32(terms - m0)))
             across = i32(u32(count) // u32(vec))
             for k0 in range(0, K, span):
                 tasks = i32(i32((min(i32(span), i32(K - k0)) + filters - 1) // filters) * across)
@@ -143,10 +143,10 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
                             cuda.syncthreads()
                         for n in range(images):
                             look_at_tops(top, i32(0), tops, i32(n * span + f0))
-                            look(seen, i32(0), patch, i32(n * room + j))
+                            look(pixels, i32(0), patch, i32(n * capacity + j))
                             for f in range(filters):
                                 for e in range(vec):
-                                    total[f * vec + e] = A(total[f * vec + e] + seen[e] * top[f])
+                                    total[f * vec + e] = A(total[f * vec + e] + pixels[e] * top[f])
                     base = (
                         w + (i64(g * K + k0 + f0) * w_strides[0] + p * w_strides[1] + q * w_strides[2] + m0 + j) * size
                     )

@@ -1,1 +1,1 @@
-"""causal_conv1d: ``line.py`` lists the kernels in the order in which they are tried; ``plain.py`` takes all lines."""
+"""causal_conv1d. ``line.py`` lists the kernels in the order of choice; ``plain.py`` takes every problem."""

@@ -1,4 +1,4 @@
-"""Which lines of float32 Hopper's copy engine reads and wgmma multiplies; the device code is ``device/boxes.py``."""
+"""``numba.line_boxes``: float32 lines by TMA and wgmma, which problems and tiles; device code: ``device/boxes.py``."""
 
 from __future__ import annotations
 

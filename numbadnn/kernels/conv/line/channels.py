@@ -1,5 +1,4 @@
-"""Lines in which each channel stands alone: by how many pieces of 16 bytes a thread; the device code is
-``device/channels.py``."""
+"""``numba.line_channels``: lines of one channel a group, which problems and tiles; device code: ``device/channels.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of many channels or many filters: how many steps and filters a thread; the device code is ``device/dense.py``."""
+"""``numba.line_dense``: how many steps and filters a thread computes; device code: ``device/dense.py``."""
 
 from __future__ import annotations
 

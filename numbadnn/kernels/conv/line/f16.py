@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/f16.py``."""
+"""``numba.line_halves``: which 16-bit lines go to tensor cores, and in which tiles; device code: ``device/f16.py``."""
 
 from __future__ import annotations
 

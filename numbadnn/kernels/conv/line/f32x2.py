@@ -1,4 +1,4 @@
-"""Which lines of float32 go to tensor cores, as two float16 of a common scale; the device code is ``device/f32x2.py``."""
+"""``numba.line_twofold``: which float32 lines go to tensor cores as two float16; device code: ``device/f32x2.py``."""
 
 from __future__ import annotations
 

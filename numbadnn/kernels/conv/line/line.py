@@ -1,4 +1,4 @@
-"""causal_conv1d: the kernels in the order in which they are tried, and why.
+"""causal_conv1d: the kernels in the order of choice, and why.
 
 At three quarters of the speed of a copy as long as the sums are short. Lines of whole 16-byte chunks have kernels of their
 own; all others, at any strides, that of ``plain.py``.

@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types, each channel by itself, go to tensor cores; the device code is ``device/toeplitz.py``."""
+"""``numba.line_toeplitz``: which 16-bit lines of one channel a group go to tensor cores; device code: ``device/toeplitz.py``."""
 
 from __future__ import annotations
 

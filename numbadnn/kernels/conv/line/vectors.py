@@ -1,4 +1,4 @@
-"""Which lines of 16-bit types go to tensor cores in rows of 8 channels; the device code is ``device/vectors.py``."""
+"""``numba.line_octets``: which 16-bit lines go to tensor cores in vectors of 8 channels; device code: ``device/vectors.py``."""
 
 from __future__ import annotations
 

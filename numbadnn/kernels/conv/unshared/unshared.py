@@ -1,4 +1,4 @@
-"""Unshared convolutions: the kernels in the order in which they are tried, and why.
+"""Unshared convolutions: the kernels in the order of choice, and why.
 
 Every kernel reads or writes each filter once. Up to 32 images it is faster to give a block several output positions, which
 see the same pixels; on tensor cores faster still; with images transposed before fastest for many images. The last

@@ -1,4 +1,4 @@
-"""Convolution along a line of float32 by wgmma: numbers are two float16 of a common scale (``lang/scaled_halves.py``).
+"""1-D convolution of float32 by wgmma: each number is two float16 with a common scale (``lang/scaled_halves.py``).
 
 A block has its filters, and behind them its times' boxes (64 channels of 64 times), brought by the copy engine, as many as
 shared memory has room for at once. Four groups of four warps cut the filters together; then each takes a box, and does all with

@@ -1,4 +1,4 @@
-"""What ``device/boxes.py`` multiplies, cut into two float16 of a common scale: filters, once, and each box in its place."""
+"""Split the filters (once) and each TMA box of ``device/boxes.py`` into two float16 with a common scale."""
 
 from __future__ import annotations
 

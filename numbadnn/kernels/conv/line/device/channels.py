@@ -1,4 +1,4 @@
-"""Convolution along a line, each channel by itself: a thread reads whole pieces of 16 bytes and writes whole pieces.
+"""1-D convolution with one channel a group: a thread reads and writes whole 16-byte chunks.
 
 Every piece begins at a multiple of its length, so one lies wholly before the line's beginning or wholly behind it. With a
 dilation that is a multiple of a piece each tap is a piece of its own, ``pieces`` of them as far apart as the block is wide.

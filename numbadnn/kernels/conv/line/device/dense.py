@@ -1,4 +1,4 @@
-"""Convolution along a line: a thread sums whole pieces of 16 bytes, a block apart, for many filters at once.
+"""1-D convolution on plain threads: a thread computes several 16-byte chunks, a block apart, for several filters.
 
 What the taps see of a channel is read in pieces that begin at multiples of their length, so that one lies wholly before the
 line's beginning or wholly behind it: one for each tap where the dilation is a multiple of a piece, else, with taps and dilation

@@ -1,4 +1,4 @@
-"""Convolution along a line of 16-bit types on tensor cores: filters times what lies at one tap, tap by tap.
+"""1-D convolution of 16-bit types on tensor cores: one product of filters and inputs a tap.
 
 A factor of a product holds words of two channels at one time, and in memory two times of one channel are neighbours. So a block
 reads pieces of 8 times of two channels, 16 bytes each, and turns them while it puts them in shared memory:

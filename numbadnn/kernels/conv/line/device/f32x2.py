@@ -1,4 +1,4 @@
-"""Convolution along a line of float32 on tensor cores: numbers are two float16 of a common scale (``lang/scaled_halves.py``).
+"""1-D convolution of float32 on tensor cores: each number is two float16 with a common scale (``lang/scaled_halves.py``).
 
 Four warps read lines and cut them, two sets of warps multiply, a stage each by turns; a block goes from times to times:
 

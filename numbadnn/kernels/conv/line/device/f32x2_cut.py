@@ -1,4 +1,4 @@
-"""What lines on tensor cores (``device/f32x2.py``) multiply, cut: a reader's rows of eight channels, and the filters.
+"""Split the inputs and filters of ``device/f32x2.py`` into two float16: rows of eight channels, and the filters.
 
 A reader has 8 channels of some times; readers tell each other what the largest is, cut all they have by the scale of that, and
 have prefetched the same of the next block before. The filters of a block have one scale, too.

@@ -1,4 +1,4 @@
-"""Lines on tensor cores (``device/f32x2.py``): what these cannot compute, as plain sums."""
+"""Recompute the results that ``device/f32x2.py`` cannot represent as plain float32 sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution along a line: a thread sums a few steps of time, as far apart as a block is wide, for a few filters at once.
+"""1-D convolution on plain threads: a thread computes a few steps, a block apart, for a few filters.
 
 Neighbouring threads read and write neighbouring elements whatever the dilation, and each element that is read serves every
 filter of the thread. The filters of a block lie in shared memory, tap by tap; a single short one each thread reads for itself.

@@ -1,4 +1,4 @@
-"""Convolution along a line of 16-bit types, each channel by itself, as a product with a Toeplitz matrix on tensor cores.
+"""1-D convolution of 16-bit types with one channel a group, as a product with a Toeplitz matrix on tensor cores.
 
 A warp has 16 stretches of 32 times; rows are stretches, columns times within one. A stretch sees itself and the one before, as
 the first tap lies at most 32 steps back:

@@ -1,4 +1,4 @@
-"""Convolution along a line of 16-bit types on tensor cores: 8 channels of a time are a row of 16 bytes in shared memory.
+"""1-D convolution of 16-bit types on tensor cores: 8 channels of a step are a 16-byte row in shared memory.
 
 A row is what ldmatrix takes; a tap is so many rows further on, whatever the dilation:
 

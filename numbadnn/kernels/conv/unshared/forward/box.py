@@ -1,4 +1,4 @@
-"""Unshared convolutions and gradients of their filters, several positions a block; the device code is ``device/box.py``."""
+"""``numba.unshared_box``: forward and grad_weights, several positions a block; device code: ``device/box.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which unshared convolutions of 16-bit types go to tensor cores, and in what blocks; the device code is ``device/f16.py``."""
+"""``numba.unshared_halves``: which 16-bit problems go to tensor cores, and in which blocks; device code: ``device/f16.py``."""
 
 from __future__ import annotations
 

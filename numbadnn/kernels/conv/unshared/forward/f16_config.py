@@ -1,4 +1,4 @@
-"""The configuration of ``f16.py``, and what the host and the device both know."""
+"""The configuration of ``f16.py`` and the constants that host and device code share."""
 
 from __future__ import annotations
 

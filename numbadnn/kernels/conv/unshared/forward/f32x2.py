@@ -1,4 +1,4 @@
-"""Unshared convolutions of 9 to 32 images in float32 on tensor cores; the device code is ``device/f32x2.py``.
+"""``numba.unshared_twofold``: 9 to 32 float32 images on tensor cores; device code: ``device/f32x2.py``.
 
 A launch has up to 32 filters of each group; of one group there may be several launches.
 """

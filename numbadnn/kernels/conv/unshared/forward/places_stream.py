@@ -1,4 +1,4 @@
-"""Unshared convolutions of 16-bit types with more tiles than multiprocessors; the device code is ``device/places_stream.py``."""
+"""``numba.unshared_places_stream``: 16-bit types, more tiles than multiprocessors; device code: ``device/places_stream.py``."""
 
 from __future__ import annotations
 

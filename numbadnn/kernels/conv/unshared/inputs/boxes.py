@@ -1,4 +1,4 @@
-"""``numba.unshared`` with respect to the images: sums of tiles of positions, and their sum; the filters are read once.
+"""``numba.unshared``, grad_inputs: one kernel sums tiles of positions into boxes, a second adds the boxes.
 
 The device code is in ``device/boxes.py`` and ``device/reduce.py``. A larger tile leaves less between the two kernels,
 and fewer warps to prefetch filters: ``heuristic`` weighs them. The second kernel starts before the first has ended, and waits

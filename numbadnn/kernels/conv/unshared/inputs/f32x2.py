@@ -1,5 +1,4 @@
-"""Gradients of unshared convolutions' images in float32, as two float16 (``lang/scaled_halves.py``): which tiles fit,
-their plans.
+"""``numba.unshared_inputs_twofold``: float32 grad_inputs as two float16 (``lang/scaled_halves.py``), which tiles, their plans.
 
 A block cuts the values of y of its positions itself, a row of them at a time. Filters of more rows than registers hold sums of
 are ``rows.py``'s. The device code is in ``device/f32x2.py``; a second kernel adds the boxes (``f32x2_boxes.py``).

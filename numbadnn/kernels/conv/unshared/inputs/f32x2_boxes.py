@@ -1,4 +1,4 @@
-"""The boxes that blocks of ``f32x2.py`` write, and the kernel that adds them: ``device/f32x2_reduce.py``."""
+"""The workspace of ``f32x2.py`` in boxes, and the kernel that reduces it: ``device/f32x2_reduce.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gradients of unshared convolutions' images have their sums in registers, and their plans.
+"""``numba.unshared_inputs_rows``: grad_inputs with sums in registers, which problems, their plans.
 
 ``boxes.py`` and ``f16.py`` read, add to and write sums in shared memory for each position and tap; a
 pixel's sum is taken as often as taps reach it. Where that is often, of many images, it is what they spend their time on, and

@@ -1,4 +1,4 @@
-"""Tiles of the kernels that keep the sums of an unshared gradient in registers: which of them fit, and an estimate for each.
+"""Tiles of ``rows.py``: which ones fit registers and shared memory, and an estimate of the time of each.
 
 ``rows.py`` says when they are taken.
 """

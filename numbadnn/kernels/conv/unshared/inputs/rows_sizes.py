@@ -1,4 +1,4 @@
-"""What a block of the kernels has that keep the sums of an unshared gradient in registers, and how many bytes that takes.
+"""The configuration of ``rows.py``, and the bytes of shared memory and workspace that it takes.
 
 ``rows_config.py`` chooses among what fits.
 """

@@ -1,4 +1,4 @@
-"""A tile of positions of an unshared convolution: how many, what they see of the image, and what their kernels are told."""
+"""A tile of output positions: its size, its receptive field, and the scalars of its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images transposed for unshared convolutions, [channel, row, column][image] in the workspace; see ``device/transposed.py``.
+"""Images transposed to [channel, row, column][image] in the workspace; device code: ``device/transposed.py``.
 
 The boxes of blocks overlap, so a pixel is read several times. As it lies in memory its images are far apart, and each is a read
 of its own; transposed once, 16 bytes of them are one asynchronous copy. In cells, [eight images][channel, row, column][image], a

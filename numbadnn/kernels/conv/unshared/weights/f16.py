@@ -1,4 +1,4 @@
-"""Which gradients of unshared filters of 16-bit types go to tensor cores, and in what blocks; ``device/f16.py``."""
+"""``numba.unshared_weights_halves``: which 16-bit grad_weights go to tensor cores; device code: ``device/f16.py``."""
 
 from __future__ import annotations
 

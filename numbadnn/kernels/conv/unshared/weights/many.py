@@ -1,4 +1,4 @@
-"""Gradients of unshared filters over 9 to 32 images with sums in float64; the device code is ``device/many.py``."""
+"""``numba.unshared_weights_many``: grad_weights over 9 to 32 images with float64 sums; device code: ``device/many.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unshared convolutions with sums in float32, several positions a block: what they see is read once for all of them.
+"""Unshared convolution with float32 sums: a block computes several positions and reads their pixels once.
 
 A block has some neighbouring positions of a row and ``channels`` channels of a group at a time, and what they see in shared
 memory (``conv/unshared/parts/device/box_fill.py``). Eight lanes go along the terms of a filter, four at a time,

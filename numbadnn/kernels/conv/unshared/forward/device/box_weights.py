@@ -1,4 +1,4 @@
-"""The gradient of a filter for each position, with sums in float32, several positions a block.
+"""grad_weights of an unshared convolution with float32 sums: a block computes several positions.
 
 What the positions see lies in shared memory (``conv/unshared/parts/device/box_fill.py``), and so does what came of
 them, [position][filter][image]. A thread has four terms of a position and ``filters`` filters: where images are few all

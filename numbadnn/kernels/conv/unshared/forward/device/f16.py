@@ -1,4 +1,4 @@
-"""Unshared convolution of 16-bit types on tensor cores: every filter read once, straight into the registers of a product.
+"""Unshared convolution of 16-bit types on tensor cores: each filter is read once, straight into registers.
 
 A block has one output position of one group, and ``images`` images. Its warps first prefetch all that they will multiply: a
 lane has 8 neighbouring terms of two filters at a time, a quad of lanes 32. While those are under way the block gathers what

@@ -1,4 +1,4 @@
-"""Unshared convolution of 9 to 32 images of float32 on tensor cores: numbers are two float16 of a common scale.
+"""Unshared convolution of 9 to 32 float32 images on tensor cores: each number is two float16 with a common scale.
 
 Images are cut before (``device/f32x2_transpose.py``), with one scale; filters, each used once, in registers
 (``device/f32x2_lanes.py``), with a scale that a warp keeps as long as it fits. Blocks stay and take one tile of positions after

@@ -1,5 +1,4 @@
-"""Numbers of ``device/f32x2.py`` as two float16 (``lang/scaled_halves.py``): eight images of a pixel, and a slot of
-filters in registers.
+"""Split the numbers of ``device/f32x2.py`` into two float16 (``lang/scaled_halves.py``): pixels and filters.
 
 Filters have a scale that a warp keeps: their two parts show whether it fits, at two instructions a pair. Where one number
 is 0, too large, or so small that little is left of it, the slot is looked through and cut anew with a scale of its own.

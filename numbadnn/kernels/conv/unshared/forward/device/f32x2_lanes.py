@@ -1,4 +1,4 @@
-"""What a lane of ``device/f32x2.py`` multiplies: 32 terms of 16 filters at a position, of 32 images.
+"""The product that a lane of ``device/f32x2.py`` computes: 32 terms of 16 filters at a position, of 32 images.
 
     A  filters by terms      lane 4 g + t: terms 2 t, 2 t + 1, and both 8 further, of the filters of rows g and g + 8
     B  terms by images       those terms of image g of eight

@@ -1,4 +1,4 @@
-"""Results of ``device/f32x2.py`` anew that are not finite: float32 multiply-adds, one term after the other.
+"""Recompute results of ``device/f32x2.py`` that are not finite: float32 multiply-adds, one term after the other.
 
 Numbers that cannot be cut (infinite, NaN, far below others), and sums out of range, make results that are neither. Slow, and
 rarely taken.

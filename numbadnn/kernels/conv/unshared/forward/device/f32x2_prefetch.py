@@ -1,5 +1,4 @@
-"""Filters of ``device/f32x2.py`` and ``device/places_stream.py`` on their way to rings: a few lanes prefetch, each for one warp
-that multiplies."""
+"""Prefetch filters for ``device/f32x2.py`` and ``device/places_stream.py``: a lane fills the ring of each multiplying warp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of ``device/f32x2.py`` from its lanes to the output, by way of shared memory: neighbours write neighbouring positions.
+"""Epilogue of ``device/f32x2.py``: sums go through shared memory, so that neighbouring threads store neighbours.
 
 There they lie as [filter][image][position]; images and filters are an odd number of words apart, so that lanes meet most banks.
 The warps of 16 filters wait for each other alone: while some write, others multiply.

@@ -1,4 +1,4 @@
-"""Images cut before ``device/f32x2.py``, by one scale: [channel, row, column][half][image], 128 bytes a pixel.
+"""Split images into two float16 before ``device/f32x2.py``: [channel, row, column][part][image], 128 bytes a pixel.
 
     x  ->  float16 parts of 64 pixels in shared memory  ->  space
 

@@ -1,4 +1,4 @@
-"""Unshared convolution of 16-bit types, tile after tile of positions a block: what the next needs comes while one is multiplied.
+"""Unshared convolution of 16-bit types: a block computes tile after tile and prefetches the next one.
 
     filters    through a ring of each warp's own, 64 terms of 16 filters of its position a slot
     images     transposed before, in cells (``conv/unshared/parts/device/transposed.py``): boxes of some channels that the tile

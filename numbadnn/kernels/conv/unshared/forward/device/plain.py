@@ -1,4 +1,4 @@
-"""Convolution with a filter for each position of the output, at the speed of memory where images are few.
+"""Unshared convolution of any shape, at the speed of memory for few images.
 
 A block has one output position of one group. What its filters see there, ``images`` rows of ``terms`` (channel, tap), is gathered
 into shared memory. Each warp first prefetches the next ``capacity`` terms of ``filters`` filters, whole lines at a time, by

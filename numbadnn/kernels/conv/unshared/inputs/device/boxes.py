@@ -1,4 +1,4 @@
-"""The gradient of an unshared convolution's images: each filter read once, sums in boxes of pixels, and boxes added.
+"""grad_inputs of an unshared convolution: each filter is read once, sums go to boxes of pixels.
 
 A block has a tile of output positions, some channels of a group and ``images`` images. For one position after another it sums
 over the filters what each (channel, tap) receives, in registers, while the next filters are under way, and adds that to a box

@@ -1,4 +1,4 @@
-"""The gradient of an unshared convolution's images in float32 on tensor cores, a column of pixels a warp, from top to bottom.
+"""grad_inputs of a float32 unshared convolution on tensor cores: a warp computes a column of pixels from top to bottom.
 
 A block has ``places`` neighbouring positions of some rows, and some channels of a group; a warp has some of these channels, of
 one column of the pixels that the positions reach. It adds to as many rows of pixels as a filter has, which stay in registers:

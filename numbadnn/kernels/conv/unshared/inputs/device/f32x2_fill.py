@@ -1,4 +1,4 @@
-"""y's values for ``device/f32x2.py``, cut into two float16 in shared memory as its lanes multiply them.
+"""Split y for ``device/f32x2.py`` into two float16 in shared memory, in the order in which lanes multiply.
 
     position, 16 filters:   [upper, lower half][16 images][lane][two pairs of filters][two images]
                             [two images] the inverses of their scales, each that of an image's 16 filters here, as bfloat16

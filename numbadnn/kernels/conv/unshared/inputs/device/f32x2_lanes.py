@@ -1,4 +1,4 @@
-"""What a lane of ``device/f32x2.py`` multiplies: 16 filters at a position, a column of its taps, vectors of eight channels.
+"""The product that a lane of ``device/f32x2.py`` computes: 16 filters at a position, a column of taps, vectors of 8 channels.
 
     A  images by filters     lane 4 g + t: ``own`` images from ``own`` g on, of filters t, t + 4, t + 8 and t + 12
     B  filters by channels   those filters' taps of channel g

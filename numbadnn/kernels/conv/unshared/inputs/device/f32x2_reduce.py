@@ -1,4 +1,4 @@
-"""The images' gradient from the boxes of ``device/f32x2.py``: to each pixel those that hold it are added, in their order.
+"""Reduce the boxes of ``device/f32x2.py``: each pixel is the sum of the boxes that hold it, in a fixed order.
 
 Strips of rows of positions follow each other, and blocks have as many columns each: what a block has of a strip is box number
 strip + block, which begins with the first pixel that these columns reach. A block has 32 pixels, neighbours in x, of a few

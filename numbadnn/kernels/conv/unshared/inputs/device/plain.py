@@ -1,4 +1,4 @@
-"""Sums of an unshared gradient's images anew, where what tensor cores gave is not finite: float32 multiply-adds, one by one.
+"""Recompute sums of grad_inputs that are not finite on tensor cores: float32 multiply-adds, one by one.
 
 Numbers that cannot be cut into two float16 (infinite, NaN, too small), and parts of large ones, make sums NaN or infinite that
 are neither. Here those few have their terms in the order of filters, rows and columns of taps, whatever else they are. Slow, and

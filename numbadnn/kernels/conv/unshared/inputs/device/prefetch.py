@@ -1,4 +1,4 @@
-"""The warp that prefetches filters of the gradient of an unshared convolution's images, ``device/prefetched.py``.
+"""The warp of ``device/prefetched.py`` that prefetches filters.
 
 A copy is the faster the more its two ends have in common, up to their place within 128 bytes: filters begin in shared memory as
 they do in memory, as far as banks allow.

@@ -1,4 +1,4 @@
-"""The gradient of an unshared convolution's images with sums in registers, where one more warp does nothing but prefetch filters.
+"""grad_inputs of an unshared convolution with sums in registers; one more warp only prefetches filters.
 
 Blocks, warps, rows of pixels and groups of rows of positions are those of ``device/rows.py``. The prefetching warp copies
 whole lines, up to ``depth`` pieces before they are multiplied; every other takes its rows of taps from there, or passes a piece

@@ -1,4 +1,4 @@
-"""The gradient of the images from boxes of pixels: to each pixel those that hold it are added, in the order of their tiles.
+"""Reduce boxes of pixels to grad_inputs: each pixel is the sum of the boxes that hold it, in the order of their tiles.
 
 The kernel starts before the one that writes the boxes has ended: all that does not depend on them is worked out by then.
 """

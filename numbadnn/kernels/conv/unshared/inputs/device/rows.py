@@ -1,4 +1,4 @@
-"""The gradient of an unshared convolution's images with sums in registers, a row of pixels a warp.
+"""grad_inputs of an unshared convolution with sums in registers: a warp computes a row of pixels.
 
 A block has ``places`` neighbouring positions of some rows, and some channels of a group; a warp has some of these channels, of
 one row of the pixels that the positions reach. Its sums, of all columns and images, stay in registers while the block walks

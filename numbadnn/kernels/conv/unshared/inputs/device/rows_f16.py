@@ -1,4 +1,4 @@
-"""What a lane of ``device/rows.py`` multiplies of 16-bit types: products of tensor cores, 16 images and eight channels.
+"""The product that a lane of ``device/rows.py`` computes for 16-bit types: tensor cores, 16 images, eight channels.
 
 At a position and a tap of it: the filters are read as they lie, two of a pair by two reads; y's values as the lanes take them.
 Sums leave as the lanes have them: ``device/rows_reduce.py`` says where they lie.

@@ -1,4 +1,4 @@
-"""The gradient of the images from boxes as the lanes of tensor cores leave them: each pixel is the sum of those that hold it.
+"""Reduce the boxes of tensor cores to grad_inputs: each pixel is the sum of the boxes that hold it.
 
 A box is [vector of eight channels][plane][pixel][half][t], and what lies together are sums of channels 2t and 2t + 1 and of two
 images: lanes of tensor cores have t = lane % 4 and the images g = lane // 4 and g + 8. A plane are two t, and four images or,

@@ -1,4 +1,4 @@
-"""What a lane of ``device/rows.py`` multiplies in float32: one channel of ``own`` images."""
+"""The product that a lane of ``device/rows.py`` computes in float32: one channel of ``own`` images."""
 
 from __future__ import annotations
 

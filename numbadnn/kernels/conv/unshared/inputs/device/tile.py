@@ -1,4 +1,4 @@
-"""Which part of the gradient of an unshared convolution's images a block has, and which a warp of it.
+"""Which part of grad_inputs a block computes, and which part a warp.
 
 A block has a tile of output positions and some channels of a group; it adds to a box of pixels, which holds all that the tile
 reaches, [channel][row][column]. A warp has ``own`` of the channels alone: no other warp adds to its pixels, and none has to

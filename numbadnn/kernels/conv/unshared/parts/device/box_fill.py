@@ -1,4 +1,4 @@
-"""What the positions of a block see, as numbers of float32: the box of their pixels, and where in it each term is.
+"""Copy the receptive field of a block to shared memory as float32, and tabulate where each term lies in it.
 
 The box lies in shared memory, [channel, row of taps, column][image], so that one access gives four images; a term (channel, tap)
 is a place in it, and at the next position the place ``stride`` columns further.

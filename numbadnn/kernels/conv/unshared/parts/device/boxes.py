@@ -1,4 +1,4 @@
-"""Boxes of some channels that a tile sees, brought one after the other to a few places in shared memory by the copy engine.
+"""TMA boxes of a tile: some channels at a time, through a few buffers in shared memory.
 
 Behind the barriers of the warps' rings each place has one that is told of what came, and one that all warps which multiply tell
 that they need it no longer. A tile's first box goes to the first place.

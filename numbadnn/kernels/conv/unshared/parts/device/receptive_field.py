@@ -1,4 +1,4 @@
-"""What the positions of a block see, of 16-bit types, as tensor cores take it.
+"""Copy the receptive field of a block to shared memory, 16-bit, in the layout of tensor cores.
 
 A block has some neighbouring positions, and some channels at a time. The box of pixels that these see lies in shared memory as
 rows of 8 images, [8 images][channel, row, column][image]: 16 bytes, what ldmatrix takes as a row of a matrix. A term (channel,

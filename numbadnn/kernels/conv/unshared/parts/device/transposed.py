@@ -1,4 +1,4 @@
-"""Images transposed: written once as [channel, row, column][image], and boxes of pixels copied from there to shared memory.
+"""Transpose images to [channel, row, column][image], and copy boxes of their pixels to shared memory.
 
     x  [image][pixel]  ->  tile of pixels in shared memory  ->  space [pixel][image] or in cells, 0 past the images
 

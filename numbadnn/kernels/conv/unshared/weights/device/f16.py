@@ -1,4 +1,4 @@
-"""The gradient of a filter for each position, of 16-bit types, on tensor cores: sums over images, each filter written once.
+"""grad_weights of an unshared convolution, 16-bit, on tensor cores: sums over images, each filter stored once.
 
 A block has ``tall`` rows of some neighbouring positions and some channels of a group. What they see lies in shared memory
 (``conv/unshared/parts/device/receptive_field.py``), and so does what came of them, as a box of its own whose channels are

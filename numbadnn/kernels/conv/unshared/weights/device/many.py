@@ -1,4 +1,4 @@
-"""The gradient of a filter for each position, of many images, on tensor cores: sums over images, each filter written once.
+"""grad_weights of an unshared convolution of many images on tensor cores: sums over images, each filter stored once.
 
 Products of float32 are exact in float64, which such sums have, rounded once; those of 16-bit types are summed in float32.
 Both arrays were transposed before. A block has the box of pixels that its positions see in shared memory, [channel, row,

@@ -1,4 +1,4 @@
-"""The gradient of a filter for each position of the output: each filter is written once, whole lines at a time.
+"""grad_weights of an unshared convolution: each filter is stored once, whole lines at a time.
 
 A block has one output position of one group. What its filters saw there, rows of terms (channel, tap) of each image, is gathered
 into shared memory, and so is what came of it. Sums run over the images in order. ``few`` has them all in shared memory,

@@ -8,10 +8,10 @@ from numbadnn.registry import Impl, implementations
 IMAGES, FILTERS = "conv2d_grad_wrt_inputs", "conv2d_grad_wrt_weights"
 #: of numba.unshared: (kind of configuration, problem)
 UNSHARED = (
-    ("TwofoldConfig", "conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
-    ("TwofoldConfig", "conv2d x=float32:24x32x37x33 w=float32:48x37x33x16x3x3 pad=1,1,1,1 groups=2 alpha=-0.5 beta=2"),
-    ("TwofoldConfig", "conv2d x=float32:19x16x57x57 w=float32:20x27x27x16x5x5 stride=2,2 flip=0"),
-    ("TwofoldConfig", "conv2d x=float32:9x16x31x31 w=float32:72x23x23x16x9x9 alpha=-0.5 beta=2"),
+    ("F32x2Config", "conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
+    ("F32x2Config", "conv2d x=float32:24x32x37x33 w=float32:48x37x33x16x3x3 pad=1,1,1,1 groups=2 alpha=-0.5 beta=2"),
+    ("F32x2Config", "conv2d x=float32:19x16x57x57 w=float32:20x27x27x16x5x5 stride=2,2 flip=0"),
+    ("F32x2Config", "conv2d x=float32:9x16x31x31 w=float32:72x23x23x16x9x9 alpha=-0.5 beta=2"),
     (
         "BoxConfig",
         "conv2d x=float32:24x16x53x55 w=float32:24x26x27x8x5x5 pad=1,1,1,1 stride=2,2 groups=2 alpha=-0.5 beta=2",
@@ -32,19 +32,19 @@ UNSHARED = (
     ("StreamConfig", "conv2d x=float16:3x32x71x73 w=float16:20x36x37x32x3x3 pad=1,1,1,1 stride=2,2"),
     ("StreamConfig", "conv2d x=float16:12x56x46x44 w=float16:24x46x44x56x3x3 pad=1,1,1,1"),
     ("StreamConfig", "conv2d x=float16:16x16x64x60 w=float16:16x64x60x16x3x3 pad=1,1,1,1"),
-    ("HalvesConfig", "conv2d x=float16:16x32x36x36 w=float16:40x36x36x32x3x3 pad=1,1,1,1"),
+    ("F16Config", "conv2d x=float16:16x32x36x36 w=float16:40x36x36x32x3x3 pad=1,1,1,1"),
     ("RowsConfig", f"{IMAGES} x=float32:8x16x25x21 w=float32:8x13x11x16x3x3 pad=1,1,1,1 stride=2,2"),
     ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x23x23x16x9x9"),
     ("RowsConfig", f"{IMAGES} x=float32:17x16x36x36 w=float32:12x28x28x16x9x9 flip=0 alpha=2 beta=-1"),
     ("RowsConfig", f"{IMAGES} x=float32:32x16x31x31 w=float32:16x20x20x16x12x12"),
     ("RowsConfig", f"{IMAGES} x=float32:32x64x20x21 w=float32:40x20x21x32x3x3 pad=1,1,1,1 groups=2"),
     ("RowsConfig", f"{IMAGES} x=float32:10x24x61x57 w=float32:16x29x27x24x5x5 stride=2,2"),
-    ("InputsTwofoldConfig", f"{IMAGES} x=float32:32x32x40x44 w=float32:32x40x44x32x3x3 pad=1,1,1,1 flip=0"),
+    ("InputsF32x2Config", f"{IMAGES} x=float32:32x32x40x44 w=float32:32x40x44x32x3x3 pad=1,1,1,1 flip=0"),
     (
-        "InputsTwofoldConfig",
+        "InputsF32x2Config",
         f"{IMAGES} x=float32:19x64x24x24 w=float32:40x24x24x32x3x3 pad=1,1,1,1 groups=2 alpha=2 beta=-1",
     ),
-    ("InputsTwofoldConfig", f"{IMAGES} x=float32:16x16x36x36 w=float32:16x32x32x16x5x5"),
+    ("InputsF32x2Config", f"{IMAGES} x=float32:16x16x36x36 w=float32:16x32x32x16x5x5"),
     ("RowsConfig", f"{IMAGES} x=float16:32x16x31x31 w=float16:16x23x23x16x9x9"),
     ("RowsConfig", f"{IMAGES} x=bfloat16:8x32x32x32 w=bfloat16:20x32x32x32x3x3 pad=1,1,1,1 alpha=2 beta=-1"),
     ("RowsConfig", f"{IMAGES} x=float16:1x32x32x32 w=float16:32x32x32x32x3x3 pad=1,1,1,1"),
@@ -61,7 +61,7 @@ UNSHARED = (
 )
 #: the same of others, by name
 OTHERS = (
-    ("numba.unshared", "HalvesConfig", "conv2d x=float16:8x16x40x40 w=float16:96x38x38x16x3x3"),
+    ("numba.unshared", "F16Config", "conv2d x=float16:8x16x40x40 w=float16:96x38x38x16x3x3"),
     ("numba.line", "BoxesConfig", "causal_conv1d x=float32:8x64x1x8000 w=float32:64x64x1x3 pad=0,0,2,0"),
     (
         "numba.grouped_halves",

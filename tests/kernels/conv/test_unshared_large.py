@@ -24,8 +24,8 @@ def test_what_larger_kernels_compute(kind: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        (f"{IMAGES} x=float32:32x16x36x36 w=float32:16x32x32x16x5x5 alpha=-2", "InputsTwofoldConfig"),
-        ("conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2", "TwofoldConfig"),
+        (f"{IMAGES} x=float32:32x16x36x36 w=float32:16x32x32x16x5x5 alpha=-2", "InputsF32x2Config"),
+        ("conv2d x=float32:32x16x31x31 w=float32:16x23x23x16x9x9 alpha=-2", "F32x2Config"),
     ],
 )
 def test_what_tensor_cores_cannot_multiply_is_as_it_would_be_without_them(text: str, kind: str) -> None:

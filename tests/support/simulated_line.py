@@ -61,7 +61,7 @@ def problem_of(text: str, dtype: str) -> ConvProblem:
 
 
 #: files whose implementation has another name
-NAMES = {"f16": "halves", "f32x2": "twofold", "vectors": "octets"}
+NAMES = {"f16": "line_halves", "f32x2": "line_twofold", "vectors": "line_octets"}
 
 
 def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tensor_core") -> bool:
@@ -72,7 +72,7 @@ def check(problem: ConvProblem, kind: str, config: Any, arithmetic: str = "tenso
         x, w = trial.inputs
         x[0, 0, :8], x[:, :, 30:36], x[0, 1, 20], w[3, 1, 0] = 1e-30, 1e-38, 3e38, 1e-20
     stem = type(config).__module__.removesuffix("_config").rsplit(".", 1)[1]
-    name = "numba.line" if stem == "plain" else f"numba.line_{NAMES.get(stem, stem)}"
+    name = "numba.line" if stem == "plain" else f"numba.{NAMES.get(stem, f'line_{stem}')}"
     got = simulate.run(problem, trial.inputs, name, Policy(device=0), config)
     found = trial.compare_exactly(got) if kind == "integers" else trial.compare(got, arithmetic)
     print("ok  " if found.ok else "FAIL", problem, found, flush=True)

@@ -187,16 +187,21 @@ def with_infinities(problem: ConvProblem) -> Trial:
 
 
 #: files whose implementation has another name
-NAMES = {"f16": "halves", "f32x2": "twofold"}
+NAMES = {
+    ("forward", "f16"): "unshared_halves",
+    ("forward", "f32x2"): "unshared_twofold",
+    ("inputs", "f32x2"): "unshared_inputs_twofold",
+    ("weights", "f16"): "unshared_weights_halves",
+}
 
 
 def name_of(config: Any) -> str:
     """The implementation that a configuration belongs to: named after the file and, unless that is forward, its folder."""
     folder, stem = type(config).__module__.removesuffix("_config").removesuffix("_sizes").rsplit(".", 2)[1:]
-    stem = NAMES.get(stem, stem)
     if stem in ("plain", "boxes"):
         return "numba.unshared"
-    return f"numba.unshared_{'' if folder == 'forward' else folder + '_'}{stem}"
+    usual = f"unshared_{'' if folder == 'forward' else folder + '_'}{stem}"
+    return f"numba.{NAMES.get((folder, stem), usual)}"
 
 
 def check(op: str, text: str, config: Any, dtype: str, kind: str, arithmetic: str) -> bool:

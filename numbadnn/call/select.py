@@ -66,7 +66,10 @@ def unavailable(backend: str, device: int) -> str:
         return other
     if backend == "cudnn":
         from numbadnn import cudnn
+        from numbadnn.kernels.build import simulate
 
+        if simulate.active():
+            return "the CUDA simulator has no cuDNN"
         state = cudnn.available()
         return "" if state else state.reason
     try:

@@ -306,6 +306,8 @@ def obey_trial(problem: Any, trial: Trial, device: int, excused: str = "") -> in
             continue
         if row.arithmetic in ("fft", "winograd"):
             continue  # these spread what is not finite over their tile, and explain says so
+        if impl.backend == "cudnn" and problem.op == "conv2d_grad_wrt_weights" and any(map(any, problem.padding)):
+            continue  # an engine may multiply an infinity of the image by a zero beside dy, or not: docs/errata.md
         assert row.status == "ok", f"{impl.name}: {row.reason}"
         ran += 1
     return ran

@@ -51,8 +51,10 @@ class Candidate(NamedTuple):
 
 def candidates() -> Iterator[Candidate]:
     """All there are, in an order that is always the same."""
-    single, turned, halves = (simulated_unshared.SINGLE, simulated_unshared.TURNED, simulated_unshared.SEVERAL)
-    listed = [(c, "float32") for c in (*single, *turned)] + [(c, t) for c in halves for t in ("float16", "bfloat16")]
+    single, transposed, several = (simulated_unshared.SINGLE, simulated_unshared.TRANSPOSED, simulated_unshared.SEVERAL)
+    listed = [(c, "float32") for c in (*single, *transposed)] + [
+        (c, t) for c in several for t in ("float16", "bfloat16")
+    ]
     for (op, text, config), dtype in listed:
         if config is not None:
             line = str(cases.parse(f"{op} {text.format(t=dtype)}"))

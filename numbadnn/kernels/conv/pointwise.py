@@ -82,10 +82,10 @@ def _fits(problem: ConvProblem) -> str:
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
     """Why it cannot, "" if it can."""
-    if reason := _fits(problem) or float32_reason(policy):
-        return reason
     if simulate.active():
         return "needs tensor cores and a copy engine, which the simulator has not"
+    if reason := _fits(problem) or float32_reason(policy):
+        return reason
     p = product(problem)
     if reason := wgmma_reason(p, HOPPER):
         return reason

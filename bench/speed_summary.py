@@ -102,7 +102,7 @@ DETAIL = (
     *(
         Group(f"random problems{which}, untuned, against `cudnn.benchmark`: {what}", GPU, ("random",),
               lambda row, first=first: row["problem"].startswith(first), "benchmark", f"{GPU}_{file}")
-        for which, file, whats in (("", "random", 2), (" of seed 1", "random_1", 3))
+        for which, file, whats in (("", "random", 2), (" of seed 1", "random_1", 3), (" of seed 2", "random_2", 3))
         for what, first in (("convolutions", "conv"), ("pooling, softmax, batch norm", ("pool", "softmax", "batch")),
                             ("recurrent networks", "rnn"))[:whats]
     ),

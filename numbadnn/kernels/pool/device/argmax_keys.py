@@ -19,7 +19,7 @@ from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.pool.device.argmax import putter
 from numbadnn.kernels.pool.device.codes import CODE, clamped
 from numbadnn.kernels.pool.device.pairs import SIZE, places, reader
-from numbadnn.kernels.pool.device.parts import locator
+from numbadnn.kernels.pool.device.parts import after, locator
 from numbadnn.kernels.pool.tiles_config import TilesConfig
 
 #: below every key; the lower half of the tile's first element
@@ -179,15 +179,7 @@ def walker(dtype: str, config: TilesConfig, z: int) -> Any:
             read(words, i32(r * room), row, j, W, pitch)
         look(best, words, later, top, i32(j * (columns * sw) - pw))
 
-    if before is None:
-        return walk_plane
-
-    @device
-    def walk(state):
-        before(state)
-        walk_plane(state)
-
-    return walk
+    return after(before, walk_plane)
 
 
 def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:

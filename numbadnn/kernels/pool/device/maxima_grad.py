@@ -14,7 +14,7 @@ from numbadnn.kernels.lang.cuda import ACCUMULATOR, SIMULATED, cuda, device, i32
 from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
 from numbadnn.kernels.pool.device.codes import CODE
-from numbadnn.kernels.pool.device.parts import INFINITY, locator, reader, writer, written_out
+from numbadnn.kernels.pool.device.parts import INFINITY, after, locator, reader, writer, written_out
 from numbadnn.kernels.pool.tiles_config import TilesConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -105,15 +105,7 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
             read_codes(chosen, s * room, codes + row * code_pitch + group * lanes, j, Q, code_pitch, inside)
         give(total, ys, chosen)
 
-    if before is None:
-        return gather_plane
-
-    @device
-    def gather(state):
-        before(state)
-        gather_plane(state)
-
-    return gather
+    return after(before, gather_plane)
 
 
 def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:

@@ -109,23 +109,28 @@ def locator(lanes: int) -> Any:
     return locate
 
 
-def written_out(body: Any, count: int) -> Any:
-    """``run(state)``: body(0, state) ... body(count - 1, state). A loop of so much is not unrolled: arrays would be in memory."""
-    before, n = written_out(body, count - 1) if count > 1 else None, count - 1
+def after(before: Any, last: Any) -> Any:
+    """``run(state)``: before(state) (None: nothing), then last(state)."""
     if before is None:
-
-        @device
-        def first(state):
-            body(n, state)
-
-        return first
+        return last
 
     @device
     def run(state):
         before(state)
-        body(n, state)
+        last(state)
 
     return run
+
+
+def written_out(body: Any, count: int) -> Any:
+    """``run(state)``: body(0, state) ... body(count - 1, state). A loop of so much is not unrolled: arrays would be in memory."""
+    n = count - 1
+
+    @device
+    def last(state):
+        body(n, state)
+
+    return after(written_out(body, n) if n else None, last)
 
 
 def averager(dtype: str, acc: str, config: TilesConfig) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, cuda, device, f32, i32, i64
-from numbadnn.kernels.pool.device.parts import averager, locator, reader, writer, written_out
+from numbadnn.kernels.pool.device.parts import after, averager, locator, reader, writer, written_out
 from numbadnn.kernels.pool.tiles_config import TilesConfig
 from numbadnn.problem import ITEMSIZE
 
@@ -101,15 +101,7 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
         divide_rows((ys, counts, parts, i, H))
         add_sums(total, ys)
 
-    if before is None:
-        return gather_plane
-
-    @device
-    def gather(state):
-        before(state)
-        gather_plane(state)
-
-    return gather
+    return after(before, gather_plane)
 
 
 def adder_of_planes(acc: str, held: int, sums: list[tuple[int, bool]]) -> Any:
@@ -160,15 +152,7 @@ def writer_of_planes(dtype: str, acc: str, config: TilesConfig, groups: list[tup
                 put(total, i32(0), at + z * (line * H), j, W, pitch)
 
     write_rows = written_out(write, rows * sh)
-    if before is None:
-        return write_rows
-
-    @device
-    def write_all(state):
-        before(state)
-        write_rows(state)
-
-    return write_all
+    return after(before, write_rows)
 
 
 def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:

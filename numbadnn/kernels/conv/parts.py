@@ -6,8 +6,6 @@ address. Under ``batch_invariant`` one image, packed and aligned, decides: it is
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +15,6 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.images import is_invariant, of_images, plainly
 from numbadnn.registry import Executable, Impl
-
-Planner = Callable[[ConvProblem, Policy], Executable]
 
 
 def in_parts(impl: Impl) -> Impl:
@@ -32,13 +28,13 @@ def in_parts(impl: Impl) -> Impl:
             return impl.plan(problem, policy, config)
         return _planned(impl, plainly(problem), policy, config)
 
-    return dataclasses.replace(impl, supports=supports, plan=plan)
+    return replace(impl, supports=supports, plan=plan)
 
 
 def by_channels_last(impl: Impl) -> Impl:
     """The same implementation, which takes images of other layouts as copies whose channels follow each other."""
 
-    def turned(problem: ConvProblem, policy: Policy) -> tuple[_Part, Policy]:
+    def by_copies(problem: ConvProblem, policy: Policy) -> tuple[_Part, Policy]:
         specs = {name: getattr(problem, name) for name in "xy"}
         last = {name: Spec.of(spec.dtype, spec.shape, "nhwc") for name, spec in specs.items()}
         part = _Part(problem, {name: spec for name, spec in last.items() if spec != specs[name]})
@@ -48,20 +44,20 @@ def by_channels_last(impl: Impl) -> Impl:
         reason = impl.supports(problem, policy)
         if not reason or len(problem.x.shape) != len(problem.w.shape):
             return reason
-        part, left = turned(problem, policy)
+        part, left = by_copies(problem, policy)
         return "" if left.workspace_limit >= 0 and not impl.supports(part.inner, left) else reason
 
     def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable:
         if not impl.supports(problem, policy):
             return impl.plan(problem, policy, config)
-        part, _ = turned(problem, policy)
+        part, _ = by_copies(problem, policy)
         return _made(impl, part, policy, config)
 
     def rank(problem: ConvProblem) -> float:
-        part, _ = turned(problem, Policy())
+        part, _ = by_copies(problem, Policy())
         return impl.rank(problem) + microseconds(problem, part.buffers)
 
-    return dataclasses.replace(impl, supports=supports, plan=plan, rank=rank)
+    return replace(impl, supports=supports, plan=plan, rank=rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +149,6 @@ def _one_by_one(problem: ConvProblem, size: int, whole: Executable, rest: Execut
     def direct(stream: int, a: int, b: int, out: int, workspace: int = 0) -> None:
         run((a, b), (out,), workspace, stream)
 
-    room = max(whole.workspace_bytes, rest.workspace_bytes if rest is not None else 0)
+    workspace_bytes = max(whole.workspace_bytes, rest.workspace_bytes if rest is not None else 0)
     facts = {**whole.facts, "images at a time": size}
-    return replace(whole, run=run, workspace_bytes=room, direct=direct, facts=facts)
+    return replace(whole, run=run, workspace_bytes=workspace_bytes, direct=direct, facts=facts)

@@ -1,9 +1,9 @@
-"""Machine code of a kept build in memory, callable from Python, without LLVM: what was compiled is there, and only to be placed.
+"""A loader for the machine code of kept builds: it needs neither LLVM nor Numba.
 
-Numba compiles for the CPU in the large code model: all that an object takes from elsewhere, and from its own other sections, is
-a whole address that is written into it. So its sections are copied to pages of memory and each address is added up and
-stored. Pages that hold code are then made executable and no longer writable. An object that asks for anything else, or for a
-name that this process has not, is refused, and LLVM loads it. For 64-bit x86 under Linux; importing this module imports no Numba.
+Numba compiles for the CPU in the large code model. An object file then refers to other sections and to other libraries by
+64-bit addresses only. The loader copies the sections to pages of memory, computes each address and stores it. Then it makes
+pages of code executable and no longer writable. It refuses an object with any other relocation, or with a symbol that this
+process does not have; LLVM loads such an object. Only 64-bit x86 under Linux is supported.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 
 from numbadnn.cpu.rnn.backward import backward
 from numbadnn.cpu.rnn.forward import forward
-from numbadnn.cpu.rnn.room import scratch_bytes
+from numbadnn.cpu.rnn.scratch import scratch_bytes
 from numbadnn.cpu.rnn.work import Work
 from numbadnn.problem import Policy
 from numbadnn.problems.rnn import RnnProblem

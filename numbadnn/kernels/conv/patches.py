@@ -1,9 +1,8 @@
 """``numba.patches``: windows that do not overlap, far apart or of few channels: patch embeddings, as a product over a matrix.
 
-Each pixel belongs to one window at most, so the matrix of windows (im2col) is no larger than the images: it is written for the
-whole batch, a window's pixels next to each other, and multiplied as filters of one tap. The copy engine's windows and the
-tables of ``numba.implicit_tiles`` cannot walk such strides and taps, or multiply mostly nothing: ``numba.implicit_gemm``
-multiplies 16-bit types, else ``numba.implicit_tiles``.
+A pixel belongs to one window at most, so the matrix of windows (im2col) is no larger than the images. It is written for the
+whole batch, with the pixels of a window next to each other. Then it is multiplied like 1x1 filters: by ``numba.implicit_gemm``
+in 16 bits, else by ``numba.implicit_tiles``. Without the matrix these two cannot walk such strides, or multiply mostly zeros.
 
 Extra memory: the images once, and what the product takes.
 """

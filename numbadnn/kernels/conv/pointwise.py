@@ -2,8 +2,8 @@
 
     y[n] = W x[n],  W (K, C), x[n] (C, pixels), y[n] (K, pixels)        the gradient of the image: x[n] = W' y[n]
 
-Hopper's copy engine reads both as they lie, so that nothing is turned to channels-last as ``numba.implicit_gemm`` needs it.
-Rows of an image that do not begin at multiples of 16 bytes are copied to rows that do. 16-bit types; sums in float32.
+Hopper's copy engine reads both as they lie. ``numba.implicit_gemm`` needs channels-last images and transposes them first.
+An image's rows must begin at multiples of 16 bytes; other rows are copied. 16-bit types; sums in float32.
 """
 
 from __future__ import annotations

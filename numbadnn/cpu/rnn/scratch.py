@@ -1,4 +1,4 @@
-"""What a call of a recurrent network holds beside its arrays, counted as ``forward.py`` and ``backward.py`` ask for it."""
+"""The bytes of scratch memory that a recurrent network needs on the CPU, as ``forward.py`` and ``backward.py`` allocate it."""
 
 from __future__ import annotations
 

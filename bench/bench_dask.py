@@ -1,8 +1,9 @@
 """numbadnn.dask beside the undivided call: bits, workers, memory, overhead, bytes read, other libraries, GPUs if there are any.
 
 ``python bench/bench_dask.py [bits workers overhead reads peers memory gpus ...] [--problems N] [--seed N] [--device cuda]
-[--gib N] [--limit N] [--folder PATH]``; all but ``memory`` and ``gpus`` where none is named. Each section replaces its rows in
-bench/results. Times are the least of calls in turn; beside them stand the processor's, which other processes spoil less.
+[--jobs N] [--seconds N] [--gib N] [--limit N] [--folder PATH]``; without names all but ``memory`` and ``gpus``. Each section
+replaces its rows in bench/results. Times are the least of calls in turn; beside them stand the processor's, which other
+processes spoil less.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ import collections
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
+import dask_gpus
 import dask_problems
 import numpy as np
-from harness import save, table
+from harness import least, save, table
 
 import numbadnn
 import numbadnn.dask as nd
@@ -38,50 +40,55 @@ def normal(*shape: int) -> np.ndarray:
     return RANDOM.standard_normal(shape, dtype=np.float32)
 
 
-def least(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, float]]:
-    """name -> (least seconds, least seconds of the processor), of calls in turn after one that is not counted."""
-    best = {name: (math.inf, math.inf) for name in calls}
-    for turn in range(rounds + 1):
-        for name, call in calls.items():
-            wall, cpu = time.perf_counter(), time.process_time()
-            call()
-            took = time.perf_counter() - wall, time.process_time() - cpu
-            if turn:
-                best[name] = min(best[name][0], took[0]), min(best[name][1], took[1])
-    return best
-
-
 def bits(options: Any) -> list[dict[str, Any]]:
-    """Random problems in random chunks, compared with the undivided call to the bit."""
-    where = {"device": options.device} if options.device else {}
+    """Random problems in random chunks, compared with the undivided call to the bit, by ``--jobs`` processes."""
+    end = time.time() + options.seconds
+    shares = [(options, job, end) for job in range(options.jobs)]
+    if options.jobs == 1:
+        parts = [_share(*shares[0])]
+    else:
+        with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+            parts = pool.starmap(_share, shares, chunksize=1)
+    tried = sum((part for part, _ in parts), collections.Counter[str]())
+    wrong = [problem for _, found in parts for problem in found]
+    print(*wrong, sep="\n", file=sys.stderr)
+    on = f" on {options.device}" if options.device else ""
+    return [
+        {"case": f"bits{on} {f}", "problems": n, "differ": sum(w.startswith(f"{f}(") for w in wrong), "seed": options.seed}
+        for f, n in sorted(tried.items())
+    ]  # fmt: skip
+
+
+def _share(options: Any, job: int, end: float) -> tuple[collections.Counter[str], list[str]]:
+    """What one of the processes tries: (problems of each function, those that differ)."""
     tried, wrong = collections.Counter[str](), []
-    with numbadnn.using(determinism="gpu_to_gpu" if options.device else "batch_invariant"):
-        for problem in itertools.islice(drawn(options), options.problems):
-            whole = on(options.device, problem)
+    problems = itertools.islice(dask_problems.problems(options.seed), job, options.problems, options.jobs)
+    device = None
+    if options.device:
+        from numba import cuda
+
+        device = job % len(cuda.gpus)
+        problems = (p for p in problems if p.arrays[0].dtype != "bfloat16")  # which Numba's arrays lack
+    where = {} if device is None else {"device": f"cuda:{device}"}
+    with numbadnn.using(determinism="batch_invariant" if device is None else "gpu_to_gpu"):
+        for problem in problems:
+            if time.time() > end:
+                break
+            whole = problem.undivided() if device is None else _on(device, problem)
             found = problem.divided(**where).compute(scheduler="threads", num_workers=2)
             tried[problem.function] += 1
             if not dask_problems.same_bits(whole, found):
                 wrong.append(str(problem))
-    print(*wrong, sep="\n", file=sys.stderr)
-    return [
-        {"case": f"bits {f}", "problems": n, "differ": sum(w.startswith(f"{f}(") for w in wrong), "seed": options.seed}
-        for f, n in sorted(tried.items())
-    ]
+    return tried, wrong
 
 
-def drawn(options: Any) -> Any:
-    """The problems of a seed; on a GPU those whose arrays CuPy has."""
-    problems = dask_problems.problems(options.seed)
-    return (p for p in problems if p.arrays[0].dtype != "bfloat16") if options.device else problems
+def _on(device: int, problem: dask_problems.Problem) -> np.ndarray:
+    """The undivided result of a GPU, as an array of NumPy."""
+    from numba import cuda
 
-
-def on(device: str | None, problem: Any) -> np.ndarray:
-    """The undivided result, as an array of NumPy."""
-    if not device:
-        return problem.undivided()
-    import cupy
-
-    return problem._replace(arrays=tuple(map(cupy.asarray, problem.arrays))).undivided().get()
+    with cuda.gpus[device]:
+        there = problem._replace(arrays=tuple(map(cuda.to_device, problem.arrays)))
+        return there.undivided().copy_to_host()
 
 
 def workers(options: Any) -> list[dict[str, Any]]:
@@ -240,73 +247,7 @@ def peers(options: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def volume_of(blocks: list[np.ndarray], count: int) -> Any:
-    """A volume of a few host arrays over and over, of which no copies are made (``from_array`` would make one a block)."""
-    name, (n, c, depth, *rest) = f"volume-{count}", blocks[0].shape
-    graph = {(name, 0, 0, i, 0, 0): blocks[i % len(blocks)] for i in range(count)}
-    return da.Array(graph, name, ((n,), (c,), (depth,) * count, *((k,) for k in rest)), dtype=blocks[0].dtype)
-
-
-def ceilings(block: np.ndarray, w: np.ndarray) -> dict[str, float]:
-    """GB/s to a GPU while as much comes back, of pinned memory; Mvoxels/s of the call on arrays that are there."""
-    from numba import cuda
-
-    streams = [cuda.stream() for _ in range(2)]
-    host = [cuda.pinned_array(block.shape, block.dtype) for _ in range(2)]
-    there = [cuda.to_device(block) for _ in range(2)]
-    filters = cuda.to_device(w)
-
-    def copies() -> None:
-        for _ in range(4):
-            there[0].copy_to_device(host[0], stream=streams[0])
-            there[1].copy_to_host(host[1], stream=streams[1])
-        cuda.synchronize()
-
-    def computing() -> None:
-        numbadnn.conv3d(there[0], filters, border_mode=1)
-        cuda.synchronize()
-
-    found = least({"link": copies, "computing": computing}, 5)
-    return {
-        "GB/s of the link, each way": 4 * block.nbytes / found["link"][0] / 1e9,
-        "Mvoxels/s in memory": block.size / found["computing"][0] / 1e6,
-    }
-
-
-def gpus(options: Any) -> list[dict[str, Any]]:
-    """conv3d, each result reduced: a volume of twice a GPU's memory; voxels a second on 1, 2, ... GPUs."""
-    from numbadnn.gpu.devices import gpus as present
-
-    side, depth = 512, 256
-    blocks = [normal(1, 8, depth, side, side // 8) for _ in range(4)]
-    w = normal(8, 8, 3, 3, 3)
-
-    def measured(name: str, count: int, n: int, rounds: int) -> dict[str, Any]:
-        x = volume_of(blocks, count)
-        largest = nd.conv3d(x, w, border_mode=1, devices=list(range(n))).max()
-        threads = {"scheduler": "threads", "num_workers": min(8 * n, os.cpu_count() or 1)}
-        seconds = least({"": lambda: largest.compute(**threads)}, rounds)[""][0]
-        row = {
-            "case": f"gpus {name} {n}", "GPUs": n, "GiB": x.nbytes / 2**30, "seconds": seconds,
-            "Mvoxels/s": x.size / seconds / 1e6, "GB/s to the GPUs": x.nbytes / seconds / 1e9,
-        }  # fmt: skip
-        print(row, flush=True)
-        return row
-
-    rows = []
-    for kind in ("strong", "weak"):
-        first = None
-        for n in range(1, len(present()) + 1):
-            row = measured(kind, 96 if kind == "strong" else 24 * n, n, min(options.rounds, 2))
-            first = first or row
-            rows.append({**row, "of n times one": row["Mvoxels/s"] / first["Mvoxels/s"] / n})
-    twice = math.ceil(2 * present()[0]["memory_bytes"] / blocks[0].nbytes)
-    row, most = measured("twice a GPU's memory", twice, 1, 1), ceilings(blocks[0], w)
-    limit = min(0.9 * most["GB/s of the link, each way"] * 1e3 / 4, 0.8 * most["Mvoxels/s in memory"])
-    return [*rows, {**row, **most, "of the goal": row["Mvoxels/s"] / limit}]
-
-
-SECTIONS = {f.__name__: f for f in (bits, workers, overhead, reads, peers, memory, gpus)}
+SECTIONS = {f.__name__: f for f in (bits, workers, overhead, reads, peers, memory)} | {"gpus": dask_gpus.run}
 
 
 def main() -> None:
@@ -314,7 +255,9 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", choices=[[], *SECTIONS], default=[])
     parser.add_argument("--problems", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--device")
+    parser.add_argument("--device", help="cuda: bits on GPUs")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the problems")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no problem after these")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--gib", type=float, default=16.0)
     parser.add_argument("--limit", type=float, default=4.0)

@@ -1,24 +1,22 @@
-"""Chunks of NumPy through GPUs: lanes, each with a stream of its own and pinned memory, two to six for each GPU.
+"""Chunks of NumPy through GPUs: who has which lane when, two to six for each GPU.
 
-A task takes a lane, has its blocks put together in pinned memory, and enqueues copy, call and copy back on the lane's stream.
-While it waits, tasks of other lanes put theirs together and have copies under way: so copies and computing overlap. One core
-copies in memory at about a third of the rate of the link to a GPU, hence several lanes where there are cores. Give the
-scheduler as many threads as there are lanes.
+A task takes a lane, has its blocks copied to the GPU, and enqueues call and copy back on the lane's stream. A block is put
+together in pinned memory; parts that lie in pinned memory are copied from there. While a task waits, tasks of other lanes put
+theirs together and have copies under way: so copies and computing overlap. One core copies in memory at about a third of the
+rate of the link to a GPU, hence several lanes where there are cores. Give the scheduler as many threads as there are lanes.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-import queue
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from numbadnn.dask.lane import Lane
 from numbadnn.errors import BackendUnavailableError
 from numbadnn.gpu.devices import gpus, no_gpu_reason
 from numbadnn.host.quota import processors
@@ -28,8 +26,6 @@ Gpus = tuple[int, ...] | None
 
 #: lanes of a GPU at least and at most; in between one for each processor
 FEWEST, MOST = 2, 6
-#: results of a lane that may lie in pinned memory at a time; what is kept beyond them is copied to ordinary memory
-RESULTS = 2
 
 
 def gpus_of(device: Any, devices: Any) -> Gpus:
@@ -61,133 +57,74 @@ def gpus_of(device: Any, devices: Any) -> Gpus:
     return numbers
 
 
-class Lane:
-    """A stream of a GPU, memory on both sides for what goes there, pinned memory for results, and the filters that are there."""
+class Lanes:
+    """The lanes of this process. A task takes one of the GPU that has the most free; they are made as they are needed.
 
-    def __init__(self, device: int) -> None:
-        from numba import cuda
+    Numba's first look at the driver bears no other thread, hence one lock for all.
+    """
 
-        self.device, self._cuda = device, cuda
-        self._pinned: dict[Any, Any] = {}
-        self._there: dict[Any, Any] = {}
-        self._here: dict[int, tuple[Any, Any]] = {}
-        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()  # pinned memory that no result lies in
-        for _ in range(RESULTS):
-            self._results.put(None)
-        with cuda.gpus[device]:
-            self.stream = cuda.stream()
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._free: dict[int, list[Lane]] = {}
+        self._made: dict[int, int] = {}
+        self._turns: dict[int, int] = {}
 
-    def pinned(self, slot: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Pinned memory of this lane for a block; the next block of the same slot has the same memory."""
-        return _in(self._held(self._pinned, slot, math.prod(shape) * np.dtype(dtype).itemsize), shape, dtype)
+    def take(self, numbers: tuple[int, ...]) -> Lane:
+        """A lane of one of these GPUs (() for all), waited for; of GPUs that are as free the one whose turn was longest ago."""
+        with self._changed:
+            chosen = _present(numbers)
+            most = min(max(processors() // len(chosen), FEWEST), MOST)
+            while True:
+                device = min(chosen, key=lambda n: (self._busy(n), self._turns.get(n, 0)))
+                free = self._free.setdefault(device, [])
+                if free or self._made.get(device, 0) < most:
+                    break
+                self._changed.wait()
+            self._turns[device] = max(self._turns.values(), default=0) + 1
+            return free.pop() if free else self._new(device)
 
-    def call(self, function: Any, blocks: list[np.ndarray], weights: list[Any], keywords: dict[str, Any]) -> np.ndarray:
-        """The function's result for blocks in pinned memory, as an array of NumPy."""
-        with self._cuda.gpus[self.device]:
-            there = [self._copied(slot, block) for slot, block in enumerate(blocks)]
-            there += [self._filters(w) for w in weights]
-            found = function(*there, **keywords, stream=self.stream)
-            result, lasting = self._result(found.shape, found.dtype)
-            found.copy_to_host(result, stream=self.stream)
-            self.stream.synchronize()
-        return result if lasting else result.copy()
+    def put(self, lane: Lane) -> None:
+        with self._changed:
+            self._free[lane.device].append(lane)
+            self._changed.notify_all()
 
-    def _held(self, memories: dict[Any, Any], slot: Any, nbytes: int) -> Any:
-        """Bytes of the slot, pinned or on the GPU; larger ones are made where they do not suffice."""
-        memory = memories.get(slot)
-        if memory is None or memory.size < nbytes:
-            make = self._cuda.pinned_array if memories is self._pinned else self._cuda.device_array
-            memories.pop(slot, None)
-            with self._cuda.gpus[self.device]:
-                memories[slot] = memory = make(max(nbytes, 1), np.uint8)
-        return memory
+    def _busy(self, device: int) -> int:
+        return self._made.get(device, 0) - len(self._free.get(device, ()))
 
-    def _copied(self, slot: int, block: np.ndarray) -> Any:
-        """The block on the GPU, in memory that the next block of the slot has again; the copy is enqueued."""
-        copy = _in(self._held(self._there, slot, block.nbytes), block.shape, block.dtype)
-        copy.copy_to_device(block, stream=self.stream)
-        return copy
-
-    def _result(self, shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, bool]:
-        """Pinned memory for a result, and whether the result may stay there for as long as somebody has it."""
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-        try:
-            memory = self._results.get_nowait()
-        except queue.Empty:
-            return self.pinned("result", shape, dtype), False
-        if memory is None or memory.size < nbytes:
-            try:
-                memory = self._cuda.pinned_array(max(nbytes, 1), np.uint8)
-            except BaseException:
-                self._results.put(None)
-                raise
-        lent = _Lent(memory)
-        weakref.finalize(lent, self._results.put, memory).atexit = False
-        return _in(np.asarray(lent), shape, dtype), True
-
-    def _filters(self, filters: np.ndarray) -> Any:
-        """Filters on this GPU, copied once; views are made for each call, and so are copied for each."""
-        key = id(filters)
-        known = self._here.get(key)
-        if known is not None and known[0]() is filters:
-            return known[1]
-        copied = self._cuda.to_device(np.ascontiguousarray(filters), stream=self.stream)
-        if filters.base is None:
-            self._here = {k: v for k, v in self._here.items() if v[0]() is not None}
-            self._here[key] = (weakref.ref(filters), copied)
-        return copied
+    def _new(self, device: int) -> Lane:
+        made = Lane(device)
+        self._made[device] = self._made.get(device, 0) + 1
+        return made
 
 
-class _Lent:
-    """Memory as an array's owner: once no array has it any more, its finalizer runs."""
-
-    def __init__(self, memory: np.ndarray) -> None:
-        self.memory, self.__array_interface__ = memory, memory.__array_interface__
-
-
-def _in(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array in the first of these bytes."""
-    dtype = np.dtype(dtype)
-    return memory[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-
-
-#: threads of a scheduler begin at once: the lanes are made by one, and Numba's first look at the driver bears no other thread
-_making = threading.RLock()
-
-
-def lanes(numbers: tuple[int, ...]) -> queue.SimpleQueue[Lane]:
-    """The free lanes of these GPUs (() for all) of this process: GPU after GPU, so that chunks go round them."""
-    with _making:
-        return _made(numbers)
-
-
-@functools.cache
-def _made(numbers: tuple[int, ...]) -> queue.SimpleQueue[Lane]:
-    known = [gpu["device"] for gpu in gpus()]
+def _present(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """These GPUs, () for all that there are."""
+    known = tuple(gpu["device"] for gpu in gpus())
     if not known:
         raise BackendUnavailableError(f'device="cuda": {no_gpu_reason()}')
     missing = sorted(set(numbers) - set(known))
     if missing:
-        raise BackendUnavailableError(f"devices: expected numbers of {known}, got {missing[0]}")
-    free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-    chosen = tuple(numbers or known)
-    for device in chosen * min(max(processors() // len(chosen), FEWEST), MOST):
-        free.put(Lane(device))
-    return free
+        raise BackendUnavailableError(f"devices: expected numbers of {list(known)}, got {missing[0]}")
+    return numbers or known
+
+
+_lanes = Lanes()
 
 
 @contextmanager
 def lane(numbers: Gpus) -> Iterator[Lane | None]:
-    """A free lane of these GPUs, waited for; None where blocks are computed where they are."""
+    """A lane of these GPUs, waited for; None where blocks are computed where they are."""
     if numbers is None:
         yield None
         return
-    free = lanes(numbers)
-    taken = free.get()
+    taken = _lanes.take(numbers)
     try:
         yield taken
+    except BaseException:
+        taken.settle()
+        raise
     finally:
-        free.put(taken)
+        _lanes.put(taken)
 
 
 @functools.lru_cache(16)

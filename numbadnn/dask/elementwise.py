@@ -17,12 +17,15 @@ from numbadnn.dask.work import Call, in_force, run
 def each(*blocks: Any, call: Call) -> Any:
     """numbadnn's function on one chunk of each array."""
     with in_force(call.options), devices.lane(call.gpus) as lane:
-        here = [b if lane is None else _pinned(lane, slot, b) for slot, b in enumerate(blocks)]
+        here = [b if lane is None else _sent(lane, slot, b) for slot, b in enumerate(blocks)]
         return run(call, here, [], call.keywords, lane)
 
 
-def _pinned(lane: devices.Lane, slot: int, block: Any) -> Any:
-    """A copy of a block in the lane's memory."""
+def _sent(lane: devices.Lane, slot: int, block: Any) -> Any:
+    """A block on the lane's GPU, or a copy in its pinned memory."""
+    there = lane.from_parts(slot, block.shape, block.dtype, [block], [tuple(slice(0, n) for n in block.shape)])
+    if there is not None:
+        return there
     copied = lane.pinned(slot, block.shape, block.dtype)
     copied[...] = block
     return copied

@@ -65,6 +65,20 @@ def in_force(options: tuple[Any, ...]) -> Iterator[None]:
         config._using.reset(token)
 
 
+def gathered(
+    slot: int, read: Read, dtype: Any, arrays: list[Any], places: Any, call: Call, lane: devices.Lane | None
+) -> Any:
+    """A block where it is computed: put together, or, for a lane, on its GPU already."""
+    if lane is None:
+        return assemble(read, dtype, arrays, places, call.like)
+    if call.wide is None and all(type(array) is np.ndarray for array in arrays):
+        parts = [array[take] for array, (take, _) in zip(arrays, places, strict=True)]
+        there = lane.from_parts(slot, read.shape, dtype, parts, [put for _, put in places])
+        if there is not None:
+            return there
+    return assemble(read, dtype, arrays, places, call.like, functools.partial(lane.pinned, slot))
+
+
 def assemble(read: Read, dtype: Any, arrays: list[Any], places: Any, like: Any, empty: Any = None) -> Any:
     """A block of parts, zero elsewhere; the part itself where that is all. ``empty(shape, dtype)`` gives other memory."""
     shape = read.shape
@@ -133,11 +147,10 @@ class Step:
         if call.unshared:
             filters = filters[(slice(None), *piece.outputs)]
         with in_force(call.options), devices.lane(call.gpus) as lane:
+            given = zip(piece.reads, call.dtypes, blocks, self.places, strict=False)
             whole = [
-                assemble(read, dtype, arrays, at, call.like, lane and functools.partial(lane.pinned, slot))
-                for slot, (read, dtype, arrays, at) in enumerate(
-                    zip(piece.reads, call.dtypes, blocks, self.places, strict=False)
-                )
+                gathered(slot, read, dtype, arrays, at, call, lane)
+                for slot, (read, dtype, arrays, at) in enumerate(given)
             ]
             if call.wide is not None:
                 whole = [block.astype(call.wide, copy=False) for block in whole]

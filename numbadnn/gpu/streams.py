@@ -118,7 +118,12 @@ def is_capturing(stream: int) -> bool:
 
 @functools.cache
 def own(device: int) -> int:
-    """Our stream on a device, for libraries that say nothing of theirs (JAX): non-blocking, never destroyed."""
+    """Our stream on a device, for libraries that say nothing of theirs (JAX)."""
+    return lasting(device)
+
+
+def lasting(device: int) -> int:
+    """A new stream that is never destroyed. It is non-blocking: no work on the default stream waits for it, nor it for that."""
     from numbadnn.gpu.context import ensure_context
 
     d = driver()

@@ -44,6 +44,8 @@ MORE_POOL = (
     ((32, 96, 57, 57), (5, 5), (2, 2), (2, 2), "max"),
     ((32, 64, 56, 56), (2, 2), (1, 1), (0, 0), "max"),
 )
+#: images, side, filters, taps (the stride too): patch embeddings of ViT-B/16, ViT-L/14, Swin-T, and ConvNeXt's first layer
+PATCHES = ((64, 224, 768, 16), (32, 224, 1024, 14), (64, 224, 96, 4), (256, 224, 96, 4), (1, 224, 768, 16))
 #: first and last layers of networks: of and to images of few channels
 FEW_CHANNELS = (("resnet50", "conv1"), ("vgg16", "1-1"), ("mobilenetv2", "first"))
 OTHERS = tuple(op for op, family in FAMILY.items() if family in ("softmax", "norm", "upsample", "dropout"))
@@ -75,6 +77,7 @@ def rows() -> Iterator[Row]:
     yield from grouped()
     for network, name in FEW_CHANNELS:
         yield from (Row("image", p) for p in layers_of(network, name, networks.DIRECTIONS[:2]))
+    yield from (Row("patches", p) for p in patches())
     for case in bench_depthwise.CASES:
         yield from (Row("depthwise", p) for p in depthwise(case))
     for network in ("resnext50", "resnet50"):
@@ -152,6 +155,13 @@ def grouped() -> Iterator[Row]:
 def depthwise(case: tuple[Any, ...]) -> Iterator[str]:
     n, c, side, taps, stride, dtype, last = case
     return conv((n, c, side, side), (c, 1, taps, taps), taps // 2, stride, dtype, "nhwc" if last else "", c)
+
+
+def patches() -> Iterator[str]:
+    for n, side, filters, taps in PATCHES:
+        for dtype, layout in (("float16", "nhwc"), ("float16", ""), ("float32", "")):
+            x, w = (n, 3, side, side), (filters, 3, taps, taps)
+            yield next(conv(x, w, 0, taps, dtype, layout))
 
 
 def layers_of(network: str, name: str, directions: tuple[str, ...]) -> Iterator[str]:

@@ -17,7 +17,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, is_dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from numbadnn.host.compiling import compiling, was_found
 from numbadnn.host.undisturbed import undisturbed
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.assemble import assemble, toolchain
 from numbadnn.kernels.build.prepared import Launch, driver_addresses, pack, sequence
 
@@ -95,17 +96,23 @@ class Kernel:
     ) -> Kernel:
         """The kernel that ``made_by``, a function of a module in ``numbadnn.kernels``, makes of ``arguments``.
 
-        Its name is the title and all arguments; in ``parameters`` "i32:3" is three of them, one by one. The module is imported
-        when the kernel is compiled.
+        Its name is the title and all arguments; in ``parameters`` "i32:3" is three of them, one by one. Kernels of many
+        parameters have a record of them (``Arguments``). The module is imported when the kernel is compiled.
         """
 
         def build() -> Callable[..., None]:
             module, _, function = made_by.rpartition(".")
             return getattr(importlib.import_module(f"numbadnn.kernels.{module}"), function)(*arguments)
 
-        counted = [word.partition(":") for word in parameters.split()]
-        spelled = " ".join(name for name, _, count in counted for _ in range(int(count or 1)))
-        return cls(" ".join((title, *_words(arguments))), spelled, build, threads, resident, early)
+        if not isinstance(parameters, Arguments):
+            counted = [word.partition(":") for word in parameters.split()]
+            parameters = " ".join(name for name, _, count in counted for _ in range(int(count or 1)))
+        return cls(" ".join((title, *_words(arguments))), parameters, build, threads, resident, early)
+
+    def values(self, facts: Mapping[str, Any] | None = None, /, **given: Any) -> tuple[Any, ...]:
+        """What ``prepare`` takes as scalars, of a kernel that has a record of its parameters: see ``Arguments``."""
+        assert isinstance(self.parameters, Arguments), f"{self.name} has no record of its parameters"
+        return self.parameters(facts, **given)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Kernel) and (self.name, self.parameters) == (other.name, other.parameters)

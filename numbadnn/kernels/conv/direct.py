@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LEAF, LIMIT32, accumulator_of, device_reason, reach_reason
@@ -21,6 +22,8 @@ from numbadnn.problems.conv import OPERATIONS, ConvProblem
 from numbadnn.registry import Executable, Impl, register
 
 THREADS = 256
+#: the kernels in which several threads share a sum
+SHARED_SUMS = ("grad_weights", "grad_unshared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,12 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DirectConfig]:
 
 def kernel(body: str, axes: int, dtype: str, acc: str, wide: bool, long: bool = False) -> Kernel:
     """The kernel of one direction (a function of ``device/direct.py``), data type, accumulator and index width."""
-    i = "i64" if wide else "i32"
-    parameters = f"ptr ptr ptr {i} i32 i32 i32*5 i32*5 i32*5 i32*3 i32*3 i32*3 {i}*5 {i} {i}*5 {i}*3 {i}*5"
-    parameters += " f64 f64" if acc == "float64" else " f32 f32"
-    if body in ("grad_weights", "grad_unshared"):
-        parameters += " i32 i32"
+    i, real = "i64" if wide else "i32", "f64" if acc == "float64" else "f32"
+    parameters = Arguments(
+        *("ptr:3", f"{i} count", "i32 channels_last group_filters", "i32*5 image filters output"),
+        *("i32*3 padding stride dilation", f"{i}*5 x_strides", f"{i} w_start", f"{i}*5 w_strides", f"{i}*3 regions"),
+        *(f"{i}*5 y_strides", f"{real} alpha beta", *(("i32 lanes parts",) if body in SHARED_SUMS else ())),
+    )
     title, arguments = f"conv{axes}d {body}", (axes, dtype, acc, wide, long)
     return Kernel.of(title, f"conv.device.direct.{body}", arguments, parameters, THREADS)
 
@@ -90,7 +94,7 @@ def _volume(values: tuple[int, ...], ahead: int, fill: int) -> tuple[int, ...]:
     return (*values[:ahead], *((fill,) if len(values) - ahead == 2 else ()), *values[ahead:])
 
 
-def arguments(problem: ConvProblem, config: DirectConfig) -> tuple[Any, ...]:
+def arguments(problem: ConvProblem, config: DirectConfig, chosen: Kernel) -> tuple[Any, ...]:
     """Everything the kernel takes after its three addresses."""
     axes, w = problem.axes, problem.w
     w_start, w_strides = 0, (w.strides[0], *w.strides[-axes - 1 :])
@@ -101,24 +105,24 @@ def arguments(problem: ConvProblem, config: DirectConfig) -> tuple[Any, ...]:
     written = getattr(problem, problem.output_name)
     walked = problem.x if problem.direction == "grad_weights" else written
     padding = tuple(low for low, _ in problem.padding)
-    return (
-        written.size,
-        int(_channels_last(walked)),
-        w.shape[0] // problem.groups,
-        _volume(problem.x.shape, 2, 1),
-        _volume((w.shape[0], *w.shape[-axes - 1 :]), 2, 1),
-        _volume(problem.y.shape, 2, 1),
-        _volume(padding, 0, 0),
-        _volume(problem.stride, 0, 1),
-        _volume(problem.dilation, 0, 1),
-        _volume(problem.x.strides, 2, 0),
-        w_start,
-        _volume(w_strides, 2, 0),
-        _volume(regions, 0, 0),
-        _volume(problem.y.strides, 2, 0),
-        problem.alpha,
-        problem.beta,
-        *((THREADS // config.parts, config.parts) if problem.direction == "grad_weights" else ()),
+    return chosen.values(
+        {"lanes": THREADS // config.parts, "parts": config.parts},
+        count=written.size,
+        channels_last=int(_channels_last(walked)),
+        group_filters=w.shape[0] // problem.groups,
+        image=_volume(problem.x.shape, 2, 1),
+        filters=_volume((w.shape[0], *w.shape[-axes - 1 :]), 2, 1),
+        output=_volume(problem.y.shape, 2, 1),
+        padding=_volume(padding, 0, 0),
+        stride=_volume(problem.stride, 0, 1),
+        dilation=_volume(problem.dilation, 0, 1),
+        x_strides=_volume(problem.x.strides, 2, 0),
+        w_start=w_start,
+        w_strides=_volume(w_strides, 2, 0),
+        regions=_volume(regions, 0, 0),
+        y_strides=_volume(problem.y.strides, 2, 0),
+        alpha=problem.alpha,
+        beta=problem.beta,
     )
 
 
@@ -148,7 +152,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = No
     dtype = problem.output.dtype
     body = "grad_unshared" if problem.direction == "grad_weights" and problem.unshared else problem.direction
     chosen = kernel(body, problem.axes, dtype, accumulator_of(dtype, policy), config.wide, config.long)
-    launch = chosen.prepare(policy.device, grid(problem, config), (THREADS, 1, 1), arguments(problem, config))
+    values = arguments(problem, config, chosen)
+    launch = chosen.prepare(policy.device, grid(problem, config), (THREADS, 1, 1), values)
     return one_launch(chosen, launch, config)
 
 

@@ -10,6 +10,7 @@ import functools
 import math
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.axes import Axis, fold
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.problem import Spec
@@ -81,12 +82,24 @@ def uniform_reason(problem: NormProblem) -> str:
 
 
 def step_kernel(
-    stem: str, problem: NormProblem, name: str, parameters: str, config: Any, threads: int, resident: int, *more: Any
+    stem: str,
+    problem: NormProblem,
+    name: str,
+    parameters: str | tuple[str, ...],
+    config: Any,
+    threads: int,
+    resident: int,
+    *more: Any,
 ) -> Kernel:
-    """The kernel ``name`` of the planes or columns for a problem's dtypes; ``{real}`` is the type computed in."""
+    """The kernel ``name`` of the planes or columns for a problem's dtypes; ``{real}`` is the type computed in.
+
+    ``parameters``: text, or the parts of a record (``Arguments``).
+    """
     acc = accumulator(problem)
     made_by = f"norm.device.{stem}{'_grad' if name in ('sums', 'backward') else ''}.{name}"
     arguments = (problem.x.dtype, acc, problem.gamma.dtype, config, *more)
-    spelled = parameters.format(real="f64" if acc == "float64" else "f32")
+    real = "f64" if acc == "float64" else "f32"
+    parts = [part.format(real=real) for part in ((parameters,) if isinstance(parameters, str) else parameters)]
+    spelled = parts[0] if isinstance(parameters, str) else Arguments(*parts)
     early = name in ("apply", "join_apply", "backward")
     return Kernel.of(f"norm_{name}_{stem}", made_by, arguments, spelled, threads, resident, early)

@@ -20,11 +20,14 @@ BLOCKS, FEWER = 528, 396
 MOST_JOINED, LITTLE = 4, 8 << 20
 
 
-#: what each kernel takes
-PARAMETERS = {
+#: what each kernel takes: a text, of a long one the parts of a record
+PARAMETERS: dict[str, str | tuple[str, ...]] = {
     "stats": "ptr:2 {real} i32:4 i64:2",
     "apply": "ptr:3 i32:3 i64:4",
-    "join_apply": "ptr:11 {real}:5 i32:4 i64:4",
+    "join_apply": (
+        *("ptr:11", "{real} averaged epsilon kept_share mean_share var_share", "i32 channels parts vectors inner"),
+        "i64 x_stride x_channel y_stride y_channel",
+    ),
     "infer": "ptr:6 {real} i32:3 i64:4",
     "sums": "ptr:7 {real} i32:4 i64*3 i64*3",
     "backward": "ptr:4 i32:3 i64*3 i64*3",
@@ -124,9 +127,23 @@ class Planes:
         if self.joins:
             m, f = p.averaged, p.factor
             unbiased = m / (m - 1) if m > 1 else 1.0
-            reals = (float(m), p.epsilon, 1 - f, f, f * unbiased)
             kernel = self._kernel("join_apply", p.running, config=config)
-            return kernel, grid, config.threads, (*reals, self.channels, self.parts, *sizes[1:], x, xc, y, yc)
+            scalars = kernel.values(
+                averaged=float(m),
+                epsilon=p.epsilon,
+                kept_share=1 - f,
+                mean_share=f,
+                var_share=f * unbiased,
+                channels=self.channels,
+                parts=self.parts,
+                vectors=self.vectors,
+                inner=self.inner,
+                x_stride=x,
+                x_channel=xc,
+                y_stride=y,
+                y_channel=yc,
+            )
+            return kernel, grid, config.threads, scalars
         if p.op == "batch_normalization_test":
             infer = self._kernel("infer", config=config)
             return infer, grid, config.threads, (p.epsilon, *sizes, x, xc, y, yc)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.norm.layout import Axis, accumulator, layout_of
@@ -53,27 +54,48 @@ def prepare(problem: NormProblem, config: StridedConfig) -> tuple[Any, ...]:
     flat = tuple(s for strides in parameters for s in strides)
     m, f = layout.averaged, problem.factor
     unbiased = m / (m - 1) if m > 1 else 1.0
-    reals: tuple[float, ...] = (float(m), problem.epsilon)
-    if problem.op == TRAIN:
-        reals = (*reals, 1 - f, f, f * unbiased)
-    elif problem.op == TEST:
-        reals = reals[1:]
     chosen = kernel(problem.op, tuple(dtypes), acc, problem.running, config)
-    sizes = (layout.channels, m, tuple(a.n for a in layout.kept), tuple(a.n for a in reduced))
-    scalars = (*reals, *sizes, *data, flat)
+    facts = {
+        "averaged": float(m),
+        "epsilon": problem.epsilon,
+        "kept_share": 1 - f,
+        "mean_share": f,
+        "var_share": f * unbiased,
+        **dict(zip(_walked(problem.op), data, strict=True)),
+    }
+    scalars = chosen.values(
+        facts,
+        channels=layout.channels,
+        length=m,
+        kept_n=tuple(a.n for a in layout.kept),
+        reduced_n=tuple(a.n for a in reduced),
+        strides=flat,
+    )
     return chosen, blocks(layout.channels, config.lanes), config.lanes * config.parts, scalars
+
+
+def _walked(op: str) -> list[str]:
+    """The strides of each operand that is as large as x, along the axes that are kept and those that are reduced."""
+    large = ("x", "dy", "dx") if op.endswith("_grad") else ("x", "y")
+    return [f"{name}_{axes}" for name in large for axes in ("kept", "reduced")]
 
 
 def kernel(op: str, dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfig) -> Kernel:
     """The kernel of one configuration; ``dtypes`` of every operand, in order."""
     kept, reduced = config.kept, config.reduced
     i, real = "i64" if config.wide else "i32", "f64" if acc == "float64" else "f32"
-    data = 3 if op.endswith("_grad") else 2
-    reals = {TRAIN: 5, TEST: 1}.get(op, 2)
-    parameters = (
-        f"{'ptr ' * len(dtypes)}{f'{real} ' * reals}{i} {i} {i}*{kept} {i}*{reduced} "
-        + f"i64*{kept} i64*{reduced} " * data
-        + f"i64*{(len(dtypes) - data) * kept}"
+    walked = _walked(op)
+    reals = {TRAIN: "averaged epsilon kept_share mean_share var_share", TEST: "epsilon"}.get(op, "averaged epsilon")
+    parameters = Arguments(
+        *(
+            f"ptr:{len(dtypes)}",
+            f"{real} {reals}",
+            f"{i} channels length",
+            f"{i}*{kept} kept_n",
+            f"{i}*{reduced} reduced_n",
+        ),
+        *(f"i64*{kept if name.endswith('_kept') else reduced} {name}" for name in walked),
+        f"i64*{(len(dtypes) - len(walked) // 2) * kept} strides",
     )
     name = op.removeprefix("batch_normalization_").replace("test", "infer")
     arguments = (dtypes, acc, running, config)

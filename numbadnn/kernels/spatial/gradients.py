@@ -10,11 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.spatial.bins import bins_steps, record_type, rows_a_stripe, workspace_of
 from numbadnn.kernels.spatial.layout import (
     THREADS,
     StagedConfig,
     Step,
+    geometry,
     group,
     halves,
     images,
@@ -102,17 +104,18 @@ def slope_step(problem: SpatialProblem, config: SlopeConfig | None = None) -> St
     """img, grid, dy -> dgrid"""
     img, grid, dy, dgrid = problem.img, problem.grid, problem.dy, problem.dgrid
     assert img is not None and grid is not None and dy is not None and dgrid is not None
-    n, c, height, width = img.shape
+    n, c = img.shape[:2]
     h, w = dy.shape[2:]
     if config is None:
         share = 8 if c >= 64 and h * w <= 4096 else 4 if c >= 32 and h * w <= 16384 else 1
         config = SlopeConfig(*tile_of(THREADS // share, w, h), share)
     across, down = tiles(config, w, h)
     acc = problem.accumulator
-    scalars = (
-        across, down, c, height, width, h, w, *halves(problem), img.strides, grid.strides, dy.strides, dgrid.strides
-    )  # fmt: skip
-    parameters = f"ptr:4 i32:7 {real(acc)}:2 i64*4 i64*4 i64*4 i64*4"
+    parameters = Arguments(
+        *("ptr:4", "i32 across down channels height width out_height out_width"),
+        *(f"{real(acc)} half_width half_height", "i64*4 xs gs ys ds"),
+    )
+    scalars = parameters(geometry(problem), across=across, down=down, channels=c, ds=dgrid.strides)
     return step("slope", "planes", config, (img.dtype, grid.dtype, acc), parameters, n * across * down, scalars)
 
 

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.axes import vector_of
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
 from numbadnn.kernels.build.support import LIMIT32
@@ -91,6 +92,24 @@ def halves(problem: SpatialProblem) -> tuple[float, float]:
     """(W - 1)/2 and (H - 1)/2 of the image."""
     assert problem.img is not None
     return (problem.img.shape[3] - 1) / 2, (problem.img.shape[2] - 1) / 2
+
+
+def geometry(problem: SpatialProblem) -> dict[str, Any]:
+    """What kernels take of the image, of the points and of their strides, by the names of their parameters."""
+    points = problem.y or problem.dy
+    assert problem.img is not None and problem.grid is not None and points is not None
+    half_width, half_height = halves(problem)
+    return {
+        "height": problem.img.shape[2],
+        "width": problem.img.shape[3],
+        "out_height": points.shape[2],
+        "out_width": points.shape[3],
+        "half_width": half_width,
+        "half_height": half_height,
+        "xs": problem.img.strides,
+        "gs": problem.grid.strides,
+        "ys": points.strides,
+    }
 
 
 def real(acc: str) -> str:
@@ -197,27 +216,29 @@ def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step
     """img, grid -> y"""
     img, grid, y = problem.img, problem.grid, problem.y
     assert img is not None and grid is not None and y is not None
-    n, c, height, width = img.shape
+    n, c = img.shape[:2]
     h, w = y.shape[2:]
     if config is None:
         config = sampler_config(problem, stem)
     across, down = tiles(config, w, h)
     acc = problem.accumulator
     types = (img.dtype, grid.dtype, acc)
-    more = (height, width, h, w, *halves(problem), img.strides, grid.strides, y.strides)
-    rest = f"i32:4 {real(acc)}:2 i64*4 i64*4 i64*4"
-    if isinstance(config, StagedConfig):
-        chunks = -(-c // config.channels)
-        scalars = (across, down, chunks, *map(reciprocal, (across, down, chunks)), c, *more)
-        room = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
-        return step(
-            "staged", "sampler", config, types, f"ptr:3 i32:3 i64*2 i64*2 i64*2 i32 {rest}", n * chunks * across * down,
-            scalars, 4 if acc == "float32" else 1, room,
-        )  # fmt: skip
+    rest = ("i32 height width out_height out_width", f"{real(acc)} half_width half_height", "i64*4 xs gs ys")
     chunks = 1 if stem == "channels" else -(-c // config.channels)
-    many: tuple[int, ...] = (c // config.channels,) if stem == "channels" else (chunks, c)
-    parameters = f"ptr:3 i32:{2 + len(many)} {rest}"
-    return step("sampler", stem, config, types, parameters, n * chunks * across * down, (across, down, *many, *more))
+    facts = {**geometry(problem), "across": across, "down": down, "chunks": chunks, "channels": c}
+    count = n * chunks * across * down
+    if isinstance(config, StagedConfig):
+        staged = Arguments(
+            "ptr:3", "i32 across down chunks", "i64*2 by_across by_down by_chunks", "i32 channels", *rest
+        )
+        divided = {f"by_{name}": reciprocal(facts[name]) for name in ("across", "down", "chunks")}
+        room = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
+        resident = 4 if acc == "float32" else 1
+        return step("staged", "sampler", config, types, staged, count, staged(facts, **divided), resident, room)
+    many = "vectors" if stem == "channels" else "chunks channels"
+    parameters = Arguments("ptr:3", f"i32 across down {many}", *rest)
+    scalars = parameters({**facts, "vectors": c // config.channels})
+    return step("sampler", stem, config, types, parameters, count, scalars)
 
 
 def sampler_config(problem: SpatialProblem, stem: str) -> TileConfig | StagedConfig:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.conv.corrmm.matrices import CorrmmConfig, Matrices, fold, padded, three
 from numbadnn.kernels.copies.copy import plan_copy
@@ -23,21 +24,25 @@ Step = Callable[[int, int, int, int, int], None]
 # ---- kernels
 
 
+#: what im2col and col2im take besides addresses
+GEOMETRY = (
+    *("i32 images channels", "i32*3 extents taps", "i32 flip", "i32*3 positions padding stride dilation"),
+    *("i64 x_batch x_channel", "i64*3 x_strides", "i64 matrix_batch"),
+)
+
+
 def gather_kernel(dtype: str, by_position: bool, last: bool) -> Kernel:
     """im2col."""
-    parameters = "ptr ptr i32 i32 i32*3 i32*3 i32 i32*3 i32*3 i32*3 i32*3 i64 i64 i64*3 i64"
-    return Kernel.of(
-        "corrmm_gather", "conv.corrmm.device.kernels.gather", (dtype, by_position, last), parameters, THREADS
-    )
+    made_by, parameters = "conv.corrmm.device.kernels.gather", Arguments("ptr:2", *GEOMETRY)
+    return Kernel.of("corrmm_gather", made_by, (dtype, by_position, last), parameters, THREADS)
 
 
 def scatter_kernel(dtype: str, held: str, by_position: bool, last: bool) -> Kernel:
     """col2im."""
     real = "f64" if dtype == "float64" else "f32"
-    parameters = f"ptr ptr i32 i32 i32*3 i32*3 i32 i32*3 i32*3 i32*3 i32*3 i64 i64 i64*3 i64 i32 {real} {real}"
-    return Kernel.of(
-        "corrmm_scatter", "conv.corrmm.device.kernels.scatter", (dtype, held, by_position, last), parameters, THREADS
-    )
+    parameters = Arguments("ptr:2", *GEOMETRY, "i32 channels_last", f"{real} alpha beta")
+    made_by, arguments = "conv.corrmm.device.kernels.scatter", (dtype, held, by_position, last)
+    return Kernel.of("corrmm_scatter", made_by, arguments, parameters, THREADS)
 
 
 def total_kernel(held: str, dtype: str) -> Kernel:
@@ -106,16 +111,26 @@ def gather_launch(m: Matrices, device: int, config: CorrmmConfig, count: int) ->
     chosen = gather_kernel(m.problem.x.dtype, config.by_position, config.last)
     inner, outer = (m.rows, m.columns) if config.by_position else (m.columns, m.rows)
     grid = (-(-inner // THREADS), min(outer, 65535), min(count, 65535))
-    return chosen.prepare(device, grid, (THREADS, 1, 1), (count, *_geometry(m), m.rows * m.columns))
+    return chosen.prepare(device, grid, (THREADS, 1, 1), chosen.values(_geometry(m), images=count))
 
 
-def _geometry(m: Matrices) -> tuple[Any, ...]:
-    """What both kernels take between the number of images and the size of a matrix."""
+def _geometry(m: Matrices) -> dict[str, Any]:
+    """What both kernels take of any number of images."""
     p = m.problem
-    return (
-        *(m.C, three(p.x.shape[2:]), m.taps, int(p.flip), m.positions, three(tuple(low for low, _ in p.padding), 0)),
-        *(three(p.stride), three(p.dilation), p.x.strides[0], p.x.strides[1], three(p.x.strides[2:], 0)),
-    )
+    return {
+        "channels": m.C,
+        "extents": three(p.x.shape[2:]),
+        "taps": m.taps,
+        "flip": int(p.flip),
+        "positions": m.positions,
+        "padding": three(tuple(low for low, _ in p.padding), 0),
+        "stride": three(p.stride),
+        "dilation": three(p.dilation),
+        "x_batch": p.x.strides[0],
+        "x_channel": p.x.strides[1],
+        "x_strides": three(p.x.strides[2:], 0),
+        "matrix_batch": m.rows * m.columns,
+    }
 
 
 def _steps(m: Matrices, config: CorrmmConfig) -> tuple[int, int]:
@@ -244,7 +259,8 @@ def grad_inputs(m: Matrices, policy: Policy, config: CorrmmConfig, partial_at: i
 
     @functools.cache
     def scatter(count: int) -> Any:
-        scalars = (count, *_geometry(m), m.rows * m.columns, int(m.channels_last), p.alpha, p.beta)
+        last = int(m.channels_last)
+        scalars = chosen.values(_geometry(m), images=count, channels_last=last, alpha=p.alpha, beta=p.beta)
         grid = (-(-inner // THREADS), min(outer, 65535), min(count, 65535))
         return chosen.prepare(policy.device, grid, (THREADS, 1, 1), scalars)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import in_turn, one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason
@@ -39,21 +40,29 @@ def kernel(direction: str, dtype: str, acc: str, config: DepthwiseConfig, adds: 
 
     ``adds``: whether beta is not 0, which the images' gradient has to know.
     """
-    start = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i64*2 i32*2"
     real = "f64" if acc == "float64" else "f32"
-    end = " i64*2 i32*2" if direction == "grad_weights" else f" i64 i64*3 i64*2 i32*2 {real} {real}"
+    of_y, written = ("i64*2 y_planes", "i32*2 y_strides"), direction != "grad_weights"
+    parameters = Arguments(
+        *("ptr:3", f"i32 {'count' if written else 'items'} multiplier groups strips rows"),
+        *("i32 C" if direction == "grad_inputs" else "i32 K", "i32*2 image output", "i32 top"),
+        *("i64*2 x_planes", "i32*2 x_strides", *(("i64 w_start", "i64*3 w_strides") if written else ())),
+        *(*of_y, *((f"{real} alpha beta",) if written else ())),
+    )
     module = {"forward": "kernels.forward", "grad_inputs": "kernels.inputs", "grad_weights": "weights.weights"}
     made_by = f"conv.depthwise.device.{module[direction]}"
     # how many rows and splits is an argument of the kernel
     arguments = (dtype, acc, replace(config, rows=1, splits=1), *((adds,) if direction == "grad_inputs" else ()))
-    return Kernel.of(f"depthwise_{direction}", made_by, arguments, start + end, THREADS, config.resident)
+    return Kernel.of(f"depthwise_{direction}", made_by, arguments, parameters, THREADS, config.resident)
 
 
 def finish_kernel(dtype: str, acc: str, taps: tuple[int, int]) -> Kernel:
     """The second sum of the weights' gradient."""
     real = "f64" if acc == "float64" else "f32"
     made_by = "conv.depthwise.device.weights.finish"
-    parameters = f"ptr ptr ptr ptr i32 i32 i32 i64 i64*3 {real} {real} i32 i32*5 i32*2 i32*2 i64 i64*3 i64 i64*3"
+    parameters = Arguments(
+        *("ptr:4", "i32 count splits K", "i64 w_start", "i64*3 w_strides", f"{real} alpha beta", "i32 multiplier"),
+        *("i32*5 sizes", "i32*2 corner stride", "i64 x_plane", "i64*3 x_strides", "i64 y_plane", "i64*3 y_strides"),
+    )
     return Kernel.of("depthwise_finish", made_by, (dtype, acc, *taps), parameters, THREADS)
 
 
@@ -111,13 +120,28 @@ def _plan(problem: ConvProblem, policy: Policy, config: DepthwiseConfig | None =
     groups, strips = -(-width // config.tile.columns), -(-steps // config.rows)
     count = N * (channels // config.tile.channels) * groups * strips
     start, w_strides = _flipped(problem)
-    scalars = (
-        *(count, K // C, groups, strips, config.rows, channels, (H, W), (P, Q), problem.padding[0][0]),
-        *(problem.x.strides[:2], problem.x.strides[2:], start, w_strides, problem.y.strides[:2], problem.y.strides[2:]),
-        *(problem.alpha, problem.beta),
-    )
+    tile, scaled = {"count": count, "groups": groups, "strips": strips}, {"alpha": problem.alpha, "beta": problem.beta}
+    scalars = chosen.values(_sizes(problem, config), **tile, w_start=start, w_strides=w_strides, **scaled)
     launch = chosen.prepare(policy.device, blocks(count, THREADS), (THREADS, 1, 1), scalars)
     return one_launch(chosen, launch, config, summation=SEQUENCE)
+
+
+def _sizes(problem: ConvProblem, config: DepthwiseConfig) -> dict[str, Any]:
+    """What the kernels of all directions take of the problem."""
+    x, y = problem.x, problem.y
+    return {
+        "multiplier": y.shape[1] // x.shape[1],
+        "rows": config.rows,
+        "K": y.shape[1],
+        "C": x.shape[1],
+        "image": x.shape[2:],
+        "output": y.shape[2:],
+        "top": problem.padding[0][0],
+        "x_planes": x.strides[:2],
+        "x_strides": x.strides[2:],
+        "y_planes": y.strides[:2],
+        "y_strides": y.strides[2:],
+    }
 
 
 def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig, acc: str) -> Executable:
@@ -126,10 +150,7 @@ def _plan_weights(problem: ConvProblem, policy: Policy, config: DepthwiseConfig,
     _, C, H, W = problem.x.shape
     groups, strips = -(-Q // config.tile.columns), -(-P // config.rows)
     chosen = kernel(problem.direction, problem.x.dtype, acc, config)
-    scalars = (
-        *(N * groups * strips, K // C, groups, strips, config.rows, K, (H, W), (P, Q), problem.padding[0][0]),
-        *(problem.x.strides[:2], problem.x.strides[2:], problem.y.strides[:2], problem.y.strides[2:]),
-    )
+    scalars = chosen.values(_sizes(problem, config), items=N * groups * strips, groups=groups, strips=strips)
     grid = (-(-(K // config.tile.channels) // config.lanes), config.splits, 1)
     first = chosen.prepare(policy.device, grid, (THREADS, 1, 1), scalars)
     return with_finish(problem, policy, first, acc, config.splits, {"kernel": chosen.name, "config": config})
@@ -143,12 +164,25 @@ def with_finish(
     N, _, P, Q = problem.y.shape
     count = K * R * S
     start, w_strides = _flipped(problem)
-    sums: tuple[Any, ...] = (count, splits, K, start, w_strides, problem.alpha, problem.beta, K // problem.groups)
-    sums += ((*problem.x.shape[2:], N, P, Q), tuple(low for low, _ in problem.padding), problem.stride)
-    for spec in (problem.x, problem.y):
-        sums += (spec.strides[1], (spec.strides[0], *spec.strides[2:]))
-    grid = blocks(count, THREADS // FINISHERS)
-    second = finish_kernel(problem.x.dtype, acc, (R, S)).prepare(policy.device, grid, (THREADS, 1, 1), sums)
+    finish, x, y = finish_kernel(problem.x.dtype, acc, (R, S)), problem.x.strides, problem.y.strides
+    scalars = finish.values(
+        count=count,
+        splits=splits,
+        K=K,
+        w_start=start,
+        w_strides=w_strides,
+        alpha=problem.alpha,
+        beta=problem.beta,
+        multiplier=K // problem.groups,
+        sizes=(*problem.x.shape[2:], N, P, Q),
+        corner=tuple(low for low, _ in problem.padding),
+        stride=problem.stride,
+        x_plane=x[1],
+        x_strides=(x[0], *x[2:]),
+        y_plane=y[1],
+        y_strides=(y[0], *y[2:]),
+    )
+    second = finish.prepare(policy.device, blocks(count, THREADS // FINISHERS), (THREADS, 1, 1), scalars)
 
     def direct(stream: int, x: int, y: int, w: int, workspace: int) -> None:
         first(stream, x, y, workspace)

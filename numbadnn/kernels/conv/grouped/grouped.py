@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason, reach_reason
@@ -26,9 +27,10 @@ from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
-PARAMETERS = (
-    "ptr ptr ptr i32 i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 i32*2 "
-    "i32*2 i32*2 i32*5 i64 i32*3 i64 i32*2 f32 f32"
+PARAMETERS = Arguments(
+    *("ptr:3", "i32 count", "i32*3 blocks", "i32*2 tile", "i32*3 halo", "i32*2 image output", "i32 groups down"),
+    *("i32*2 apart origin top left tall broad step starts_down starts_along", "i32*5 w_strides"),
+    *("i64 source_step", "i32*3 source_strides", "i64 result_step", "i32*2 result_strides", "f32 alpha beta"),
 )
 
 
@@ -99,7 +101,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
     chosen = kernel(problem.direction, problem.x.dtype, config)
     counts = _counts(walk, config)
     grid = blocks(-(-walk.source.shape[0] // config.images) * math.prod(counts), 1)
-    scalars = (walk.source.shape[0], counts, *_geometry(problem, walk, config), problem.alpha, problem.beta)
+    scalars = chosen.values(_geometry(problem, walk, config), blocks=counts)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(walk))
     return one_launch(chosen, launch, config, "tensor_core", "batch_invariant", SEQUENCE)
 
@@ -110,22 +112,37 @@ def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:
     return -(-height // down), -(-width // along), -(-walk.groups // config.groups)
 
 
-def _geometry(problem: ConvProblem, walk: Walk, config: GroupedHalvesConfig) -> tuple[Any, ...]:
-    """What the kernel takes between its blocks and the scaling."""
+def _geometry(problem: ConvProblem, walk: Walk, config: GroupedHalvesConfig) -> dict[str, Any]:
+    """What the kernel takes besides the number of its blocks."""
     rows, columns, w = walk.rows, walk.columns, problem.w.strides
-    forward = problem.direction == "forward"
     down, along = w[2:]
     filters = problem.w.shape[0] // problem.groups
-    shifts = [tuple(low - axis.origin for low in axis.lows) for axis in (rows, columns)]
-    of_filters = (filters * w[0], *((w[0], w[1]) if forward else (w[1], w[0])), rows.turn * down, columns.turn * along)
-    n, _, p, q = walk.result.strides
-    return (
-        *(config.tile, config.halo(walk), walk.source.shape[2:], walk.result.shape[2:], walk.groups, rows.stride),
-        *((rows.apart, columns.apart), (rows.origin, columns.origin), *shifts, rows.counts, columns.counts),
-        (rows.step, columns.step),
-        *(tuple(first * down for first in rows.firsts), tuple(first * along for first in columns.firsts)),
-        *(of_filters, walk.source.strides[0], walk.source.strides[1:], n, (p, q)),
-    )
+    within = (w[0], w[1]) if problem.direction == "forward" else (w[1], w[0])
+    return {
+        "count": walk.source.shape[0],
+        "tile": config.tile,
+        "halo": config.halo(walk),
+        "image": walk.source.shape[2:],
+        "output": walk.result.shape[2:],
+        "groups": walk.groups,
+        "down": rows.stride,
+        "apart": (rows.apart, columns.apart),
+        "origin": (rows.origin, columns.origin),
+        "top": tuple(low - rows.origin for low in rows.lows),
+        "left": tuple(low - columns.origin for low in columns.lows),
+        "tall": rows.counts,
+        "broad": columns.counts,
+        "step": (rows.step, columns.step),
+        "starts_down": tuple(first * down for first in rows.firsts),
+        "starts_along": tuple(first * along for first in columns.firsts),
+        "w_strides": (filters * w[0], *within, rows.turn * down, columns.turn * along),
+        "source_step": walk.source.strides[0],
+        "source_strides": walk.source.strides[1:],
+        "result_step": walk.result.strides[0],
+        "result_strides": walk.result.strides[2:],
+        "alpha": problem.alpha,
+        "beta": problem.beta,
+    }
 
 
 def _space(problem: ConvProblem, policy: Policy) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around, one_launch
 from numbadnn.kernels.build.support import LIMIT32
@@ -17,9 +18,18 @@ from numbadnn.problem import Policy, normalised_strides
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
-PARAMETERS = (
-    "ptr ptr ptr i32 i32 i32*3 i32*2 i32*3 i32*2 i32*2 i32 i32 i32*2 i32 i32*4 i32*2 i32*2 i32*2 i32*2 i32 i64 i32*3 i64 i32*3 "
-    "i64 i64*4 i64 f32 f32"
+PARAMETERS = Arguments(
+    *("ptr:3", "i32 batch images", "i32*3 blocks", "i32*2 tile", "i32*3 halo", "i32*2 image output"),
+    *(
+        "i32 tiles splits",
+        "i32*2 widths",
+        "i32 room",
+        "i32*4 bytes_of",
+        "i32*2 stride origin dilation taps",
+        "i32 units",
+    ),
+    *("i64 x_step", "i32*3 x_strides", "i64 y_step", "i32*3 y_strides", "i64 split_stride", "i64*4 strides"),
+    *("i64 start", "f32 alpha beta"),
 )
 
 
@@ -62,28 +72,40 @@ def _linear(problem: ConvProblem) -> tuple[int, int, int, int]:
     return down * along * depth, 1, along * depth, depth
 
 
-def arguments(problem: ConvProblem, config: GroupedWeightsConfig) -> tuple[Any, ...]:
+def _arguments(problem: ConvProblem, config: GroupedWeightsConfig) -> tuple[Any, ...]:
     """Everything the kernel takes after its addresses."""
     x, y = problem.x, problem.y
     strides, size = (problem.w.strides, 2) if config.direct else (_linear(problem), 4)
     turn = -1 if problem.flip else 1
     start = sum(s * (t - 1) * size for s, t in zip(strides[2:], problem.taps, strict=True)) if problem.flip else 0
-    blocks, halo = tiles_of(problem, config), config.halo(problem)
-    count = -(-x.shape[0] // config.images) * blocks[0] * blocks[1]
-    return (
-        *(x.shape[0], config.images, blocks, config.tile, halo, x.shape[2:], y.shape[2:], count, config.splits),
-        *((x.shape[1], y.shape[1]), config.room),
-        (config.x_bytes(problem), config.y_bytes(), config.image_bytes(problem), config.apart(problem)),
-        *(problem.stride, tuple(low for low, _ in problem.padding), problem.dilation, problem.taps),
-        *(
-            configurations.units(problem),
-            x.strides[0],
-            x.strides[1:],
-            y.strides[0],
-            y.strides[1:],
-            partial_bytes(problem),
-        ),
-        *((*strides[:2], turn * strides[2], turn * strides[3]), start, problem.alpha, problem.beta),
+    blocks = tiles_of(problem, config)
+    return PARAMETERS(
+        batch=x.shape[0],
+        images=config.images,
+        blocks=blocks,
+        tile=config.tile,
+        halo=config.halo(problem),
+        image=x.shape[2:],
+        output=y.shape[2:],
+        tiles=-(-x.shape[0] // config.images) * blocks[0] * blocks[1],
+        splits=config.splits,
+        widths=(x.shape[1], y.shape[1]),
+        room=config.room,
+        bytes_of=(config.x_bytes(problem), config.y_bytes(), config.image_bytes(problem), config.apart(problem)),
+        stride=problem.stride,
+        origin=tuple(low for low, _ in problem.padding),
+        dilation=problem.dilation,
+        taps=problem.taps,
+        units=configurations.units(problem),
+        x_step=x.strides[0],
+        x_strides=x.strides[1:],
+        y_step=y.strides[0],
+        y_strides=y.strides[1:],
+        split_stride=partial_bytes(problem),
+        strides=(*strides[:2], turn * strides[2], turn * strides[3]),
+        start=start,
+        alpha=problem.alpha,
+        beta=problem.beta,
     )
 
 
@@ -106,7 +128,7 @@ def plan(problem: ConvProblem, policy: Policy, config: GroupedWeightsConfig | No
     assert config is not None, "supports() said that one fits"
     chosen = weights_kernel(problem.x.dtype, config)
     grid = (config.splits * tiles_of(problem, config)[2], 1, 1)
-    scalars = arguments(problem, config)
+    scalars = _arguments(problem, config)
     main = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes(problem))
     if config.direct:
         return one_launch(chosen, main, config, "tensor_core", "run_to_run", SEQUENCE)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, device_reason, float32_reason
@@ -25,7 +26,10 @@ MOST_STEPS, MOST_CHANNELS = 16, 4
 #: of a block, on the multiprocessors that have the least; of all blocks of an H200's, and how many it has
 SHARED_BYTES, ALL_SHARED_BYTES, MULTIPROCESSORS = 99 * 1024, 224 * 1024, 132
 MOST_COLUMNS, MOST_TIMED = 128, 4
-PARAMETERS = "ptr ptr ptr i32 i32*2 i32*2 i32*2 i32 i32 i64 i32*4 i64 i32 i64 i32*2 f32 f32"
+PARAMETERS = Arguments(
+    *("ptr:3", "i32 count", "i32*2 tiles image output", "i32 top left", "i64 w_start", "i32*4 w_strides"),
+    *("i64 x_step", "i32 x_line", "i64 y_step", "i32*2 y_strides", "f32 alpha beta"),
+)
 
 
 def _tiles(problem: ConvProblem, config: FirstLayerConfig) -> tuple[int, int]:
@@ -127,10 +131,21 @@ def plan(problem: ConvProblem, policy: Policy, config: FirstLayerConfig | None =
     if problem.flip:
         start = (w.shape[2] - 1) * down + (w.shape[3] - 1) * along
         down, along = -down, -along
-    scalars = (
-        *(count, tiles, x.shape[2:], y.shape[2:], top, left + config.front + config.skip),
-        *(start, (w.strides[0], w.strides[1], down, along), x.strides[0], x.strides[2]),
-        *(y.strides[0], y.strides[2:], problem.alpha, problem.beta),
+    scalars = chosen.values(
+        count=count,
+        tiles=tiles,
+        image=x.shape[2:],
+        output=y.shape[2:],
+        top=top,
+        left=left + config.front + config.skip,
+        w_start=start,
+        w_strides=(w.strides[0], w.strides[1], down, along),
+        x_step=x.strides[0],
+        x_line=x.strides[2],
+        y_step=y.strides[0],
+        y_strides=y.strides[2:],
+        alpha=problem.alpha,
+        beta=problem.beta,
     )
     grid = (min(count, _together(config)), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, config.shared_bytes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
@@ -39,6 +40,8 @@ from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
 THREADS = 256
+#: what the kernel is told of each spatial axis
+WALK = ("positions", "move", "lower", "taps", "base", "slope", "spread", "hop")
 
 
 # ---- kernels
@@ -51,11 +54,18 @@ def tail_of(config: PixelsConfig) -> int:
 
 def pixels_kernel(dtype: str, axes: int, config: PixelsConfig) -> Kernel:
     """The kernel of one configuration, for two or three spatial axes."""
-    y, tail = "map" if config.store == COPIES else "ptr", "map" if tail_of(config) else "ptr"
-    parameters = f"map map {y} {tail} i32*3 i32:5 i32*{axes}:8 i32 i32 i64*{axes + 2} i64 i32*{axes} f32 f32"
     frozen = replace(config, splits=min(config.splits, 2))  # how many is an argument
     made_by, arguments = "conv.implicit.device.pixels.pixels", (dtype, axes, frozen)
-    return Kernel.of("implicit_pixels", made_by, arguments, parameters, threads_of(config), config.blocks)
+    return Kernel.of("implicit_pixels", made_by, arguments, _taken(axes, config), threads_of(config), config.blocks)
+
+
+def _taken(axes: int, config: PixelsConfig) -> Arguments:
+    y, tail = "map" if config.store == COPIES else "ptr", "map" if tail_of(config) else "ptr"
+    return Arguments(
+        *("map:2", y, tail, "i32*3 tiles", "i32 count splits images depth width", f"i32*{axes} {' '.join(WALK)}"),
+        *("i32 tap_start tap_step", f"i64*{axes + 2} strides", "i64 split_stride", f"i32*{axes} extents"),
+        "f32 alpha beta",
+    )
 
 
 def threads_of(config: PixelsConfig) -> int:
@@ -141,15 +151,24 @@ def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:
     tiles = (-(-p.pixels // config.m), -(-p.width // config.n), problem.groups)
     count = math.prod(tiles) * p.phases * config.splits
     last = math.prod(problem.taps) - 1
-    strides, scale = target.strides, (problem.alpha, problem.beta)
+    strides, alpha, beta = target.strides, problem.alpha, problem.beta
     if config.splits > 1:
-        strides, scale = Spec.of(target.dtype, target.shape, "nhwc").strides, (1.0, 0.0)
-    walk = ("positions", "move", "lower", "taps", "base", "slope", "spread", "hop")
-    return (
-        *(tiles, count, config.splits, target.shape[0], p.depth, p.width),
-        *(tuple(getattr(axis, name) for axis in p.axes) for name in walk),
-        *(last if problem.flip else 0, -1 if problem.flip else 1),
-        *(strides, 4 * target.size, target.shape[2:], *scale),
+        strides, alpha, beta = Spec.of(target.dtype, target.shape, "nhwc").strides, 1.0, 0.0
+    return _taken(problem.axes, config)(
+        {name: tuple(getattr(axis, name) for axis in p.axes) for name in WALK},
+        tiles=tiles,
+        count=count,
+        splits=config.splits,
+        images=target.shape[0],
+        depth=p.depth,
+        width=p.width,
+        tap_start=last if problem.flip else 0,
+        tap_step=-1 if problem.flip else 1,
+        strides=strides,
+        split_stride=4 * target.size,
+        extents=target.shape[2:],
+        alpha=alpha,
+        beta=beta,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around, in_turn
 from numbadnn.kernels.build.support import LIMIT32, LONGEST_MMA
@@ -27,6 +28,8 @@ from numbadnn.registry import Executable
 
 MULTIPROCESSORS = 132
 SHARED_BYTES = 227 * 1024
+#: what the kernel is told of each spatial axis
+WALK = ("positions", "move", "lower", "taps", "dilation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,16 @@ def can_write(problem: ConvProblem) -> bool:
 
 def weights_kernel(dtype: str, axes: int, config: WeightsConfig) -> Kernel:
     """The kernel of one configuration, for two or three spatial axes."""
-    out = "map" if config.direct else "ptr"
-    parameters = f"map map {out} i32*3 i32:7 i32*{axes}:5 i64 i32 i32 f32"
     arguments = (dtype, axes, replace(config, splits=1))  # how many is an argument
-    return Kernel.of("implicit_weights", "conv.implicit.device.weights.weights", arguments, parameters, 384)
+    made_by = "conv.implicit.device.weights.weights"
+    return Kernel.of("implicit_weights", made_by, arguments, _taken(axes, config), 384)
+
+
+def _taken(axes: int, config: WeightsConfig) -> Arguments:
+    return Arguments(
+        *("map:2", "map" if config.direct else "ptr", "i32*3 tiles", "i32 count splits steps chunks rows depth width"),
+        *(f"i32*{axes} {' '.join(WALK)}", "i64 split_stride", "i32 tap_start tap_step", "f32 alpha"),
+    )
 
 
 def total_kernel(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Kernel:
@@ -192,13 +201,21 @@ def maps(problem: ConvProblem, config: WeightsConfig) -> tuple[Window | Boxes, .
 
 def arguments(problem: ConvProblem, config: WeightsConfig) -> tuple[Any, ...]:
     """Everything the kernel takes after its maps and addresses."""
-    axes, walk = axes_of(problem, True), ("positions", "move", "lower", "taps", "slope")
-    tiles, last = _tiles(problem, config.m, config.n), math.prod(problem.taps) - 1
-    return (
-        *(tiles, math.prod(tiles) * config.splits, config.splits, steps_of(problem, config.terms), chunks_of(problem)),
-        *(rows_of(problem), problem.w.shape[1], problem.y.shape[1] // problem.groups),
-        *(tuple(getattr(axis, name) for axis in axes) for name in walk),
-        *(partial_bytes(problem), last if problem.flip else 0, -1 if problem.flip else 1, problem.alpha),
+    axes, tiles = axes_of(problem, True), _tiles(problem, config.m, config.n)
+    return _taken(problem.axes, config)(
+        {name: tuple(getattr(axis, "slope" if name == "dilation" else name) for axis in axes) for name in WALK},
+        tiles=tiles,
+        count=math.prod(tiles) * config.splits,
+        splits=config.splits,
+        steps=steps_of(problem, config.terms),
+        chunks=chunks_of(problem),
+        rows=rows_of(problem),
+        depth=problem.w.shape[1],
+        width=problem.y.shape[1] // problem.groups,
+        split_stride=partial_bytes(problem),
+        tap_start=math.prod(problem.taps) - 1 if problem.flip else 0,
+        tap_step=-1 if problem.flip else 1,
+        alpha=problem.alpha,
     )
 
 

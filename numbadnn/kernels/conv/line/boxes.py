@@ -8,9 +8,10 @@ from typing import Any
 
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line.channels import first_tap, whole
+from numbadnn.kernels.conv.line.channels import facts_of, whole
 from numbadnn.kernels.conv.line.f32x2 import ENOUGH, LANES, MULTIPROCESSORS, SIZE, spread_of
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
@@ -30,6 +31,10 @@ TAP = CHANNELS // 8 * VECTOR
 COME, EXTREMES_OF_FILTERS, EXTREMES, FIRST = 96, 128, 256, 384
 SHARED_BYTES = 227 * 1024
 MOST_BOXES = 12
+PARAMETERS = Arguments(
+    *("map:2", "ptr:3", "i32 tiles each rest slots packed K C Q past dilation spread"),
+    *("i64*2 x_strides", "i64 w_start", "i64*3 w_strides", "i64*2 y_strides by_tiles"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,7 @@ def _on_hopper(policy: Policy) -> bool:
 
 
 def kernel(dtype: str, config: BoxesConfig) -> Kernel:
-    parameters = "map map ptr:3 i32:11 i64*2 i64 i64*3 i64*2 i64*2"
-    return Kernel.of("line_boxes", "conv.line.device.boxes.forward", (config,), parameters, THREADS)
+    return Kernel.of("line_boxes", "conv.line.device.boxes.forward", (config,), PARAMETERS, THREADS)
 
 
 #: extents, strides in bytes, box
@@ -136,11 +140,15 @@ def arguments(problem: ConvProblem, config: BoxesConfig) -> tuple[tuple[int, int
     blocks = min(N * tiles, max(1, MULTIPROCESSORS // (blocks_of_filters * groups)))
     each, rest = divmod(N * tiles, blocks)
     boxes = min(config.boxes, each + (rest > 0))
-    start, s = first_tap(problem)
-    scalars = (
-        *(tiles, each, rest, boxes, packed(problem), K, C, Q, problem.padding[1][0], problem.dilation[1]),
-        *(spread_of(C, config.taps, config.run), problem.x.strides[:2], start, (*w.strides[:2], s)),
-        *(problem.y.strides[:2], reciprocal(tiles)),
+    scalars = PARAMETERS(
+        facts_of(problem),
+        tiles=tiles,
+        each=each,
+        rest=rest,
+        slots=boxes,
+        packed=packed(problem),
+        spread=spread_of(C, config.taps, config.run),
+        by_tiles=reciprocal(tiles),
     )
     return (blocks, blocks_of_filters, groups), 128 + config.first_box + boxes * BOX_BYTES, scalars
 

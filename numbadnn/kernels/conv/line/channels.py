@@ -48,6 +48,27 @@ def first_tap(problem: ConvProblem) -> tuple[int, int]:
     return ((problem.taps[1] - 1) * step, -step) if problem.flip else (0, step)
 
 
+def facts_of(problem: ConvProblem) -> dict[str, Any]:
+    """What the kernels of lines take of the problem, by the names of their parameters."""
+    x, w, y = problem.x, problem.w, problem.y
+    start, step = first_tap(problem)
+    return {
+        "groups": problem.groups,
+        "N": x.shape[0],
+        "K": w.shape[0] // problem.groups,
+        "C": w.shape[1],
+        "S": problem.taps[1],
+        "Q": x.shape[3],
+        "past": problem.padding[1][0],
+        "stride": problem.stride[1],
+        "dilation": problem.dilation[1],
+        "x_strides": x.strides[:2],
+        "w_start": start,
+        "w_strides": (*w.strides[:2], step),
+        "y_strides": y.strides[:2],
+    }
+
+
 def heuristic(problem: ConvProblem) -> ChannelConfig | None:
     """Where each channel has a filter of its own and lines are whole pieces of 16 bytes, None elsewhere."""
     vec = 16 // problem.x.itemsize

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.line.channels import THREADS, first_tap, whole
+from numbadnn.kernels.conv.line.channels import THREADS, facts_of, whole
 from numbadnn.problem import ITEMSIZE
 from numbadnn.problems.conv import ConvProblem
 
@@ -104,22 +105,18 @@ def estimate(problem: ConvProblem, config: DenseConfig) -> float:
 def kernel(dtype: str, acc: str, config: DenseConfig) -> Kernel:
     """Many channels, or many filters."""
     crowded = acc == "float32" and (config.pieces, config.filters) == (1, 16)  # 64 sums: four blocks have the registers
-    parameters, resident = "ptr:3 i32:9 i64*2 i64 i64*3 i64*2", 4 if crowded else 1
-    return Kernel.of(
-        "line_dense", "conv.line.device.dense.forward", (dtype, acc, config), parameters, THREADS, resident
+    parameters = Arguments(
+        *("ptr:3", "i32 blocks_of_filters tiles groups K C S Q past dilation"),
+        *("i64*2 x_strides", "i64 w_start", "i64*3 w_strides", "i64*2 y_strides"),
     )
+    made_by, resident = "conv.line.device.dense.forward", 4 if crowded else 1
+    return Kernel.of("line_dense", made_by, (dtype, acc, config), parameters, THREADS, resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: DenseConfig, chosen: Kernel) -> Any:
-    (N, _, _, Q), w = problem.x.shape, problem.w
-    K = w.shape[0] // problem.groups
+    (N, _, _, Q), K = problem.x.shape, problem.w.shape[0] // problem.groups
     tiles, blocks_of_filters = -(-Q // (THREADS * config.vec * config.pieces)), -(-K // config.filters)
-    start, s = first_tap(problem)
-    scalars = (
-        *(blocks_of_filters, tiles, problem.groups, K, w.shape[1], problem.taps[1], Q),
-        *(problem.padding[1][0], problem.dilation[1]),
-        *(problem.x.strides[:2], start, (*w.strides[:2], s), problem.y.strides[:2]),
-    )
+    scalars = chosen.values(facts_of(problem), blocks_of_filters=blocks_of_filters, tiles=tiles)
     grid = (blocks_of_filters * tiles * problem.groups * N, 1, 1)
     return chosen.prepare(device, grid, (THREADS, 1, 1), scalars)
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line.channels import first_tap, whole
+from numbadnn.kernels.conv.line.channels import facts_of, whole
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
@@ -103,33 +104,28 @@ def with_pieces(problem: ConvProblem, filters: int, runs: int, pairs: int, warps
 
 
 def kernel(dtype: str, config: LineF16Config) -> Kernel:
-    arguments, parameters = (dtype, config), "ptr:3 i32:14 i64*2 i64 i64*3 i64*2"
+    parameters = Arguments(
+        *("ptr:3", "i32 blocks_of_filters blocks lanes groups N K C S Q past dilation halo row quarter"),
+        *("i64*2 x_strides", "i64 w_start", "i64*3 w_strides", "i64*2 y_strides"),
+    )
     made_by = "conv.line.device.f16.forward"
-    return Kernel.of("line_halves", made_by, arguments, parameters, config.threads, config.resident)
+    return Kernel.of("line_halves", made_by, (dtype, config), parameters, config.threads, config.resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: LineF16Config, chosen: Kernel) -> Any:
-    (N, _, _, Q), w = problem.x.shape, problem.w
-    K, row = w.shape[0] // problem.groups, row_of(problem, config)
+    (N, _, _, Q), K = problem.x.shape, problem.w.shape[0] // problem.groups
     blocks, blocks_of_filters = -(-Q // config.span), -(-K // config.filters)
     parts = blocks_of_filters * problem.groups
     lanes = min(N * blocks, max(1, MULTIPROCESSORS * config.resident // parts))
-    start, s = first_tap(problem)
-    scalars = (
-        *(
-            blocks_of_filters,
-            blocks,
-            lanes,
-            problem.groups,
-            N,
-            K,
-            w.shape[1],
-            problem.taps[1],
-            Q,
-            problem.padding[1][0],
-        ),
-        *(problem.dilation[1], halo_of(problem), row, (config.span + 8 * halo_of(problem)) // 4),
-        *(problem.x.strides[:2], start, (*w.strides[:2], s), problem.y.strides[:2]),
+    halo = halo_of(problem)
+    scalars = chosen.values(
+        facts_of(problem),
+        blocks_of_filters=blocks_of_filters,
+        blocks=blocks,
+        lanes=lanes,
+        halo=halo,
+        row=row_of(problem, config),
+        quarter=(config.span + 8 * halo) // 4,
     )
     shared = shared_bytes(problem, config)
     return chosen.prepare(device, (parts * lanes, 1, 1), (config.threads, 1, 1), scalars, shared)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
-from numbadnn.kernels.conv.line.channels import first_tap, whole
+from numbadnn.kernels.conv.line.channels import facts_of, whole
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
@@ -149,7 +150,11 @@ def _has_capacity(policy: Policy) -> bool:
 
 
 def kernel(dtype: str, config: F32x2Config) -> Kernel:
-    parameters, threads = "ptr:3 i32:9 i64*2 i64 i64*3 i64*2 i64*2", config.multipliers + READERS
+    parameters = Arguments(
+        *("ptr:3", "i32 tiles_of_line works K C Q past dilation halo spread"),
+        *("i64*2 x_strides", "i64 w_start", "i64*3 w_strides", "i64*2 y_strides by_tiles"),
+    )
+    threads = config.multipliers + READERS
     return Kernel.of("line_twofold", "conv.line.device.f32x2.forward", (config,), parameters, threads)
 
 
@@ -159,11 +164,13 @@ def prepare(problem: ConvProblem, device: int, config: F32x2Config, chosen: Kern
     K //= problem.groups
     blocks_of_filters, tiles = -(-K // config.filters), -(-Q // config.span)
     blocks = min(N * tiles, max(1, MULTIPROCESSORS // (blocks_of_filters * problem.groups)))
-    start, s = first_tap(problem)
-    scalars = (
-        *(tiles, N * tiles, K, C, Q, problem.padding[1][0], problem.dilation[1]),
-        *(halo_of(problem), spread_of(C, S, config.run)),
-        *(problem.x.strides[:2], start, (*w.strides[:2], s), problem.y.strides[:2], reciprocal(tiles)),
+    scalars = chosen.values(
+        facts_of(problem),
+        tiles_of_line=tiles,
+        works=N * tiles,
+        halo=halo_of(problem),
+        spread=spread_of(C, S, config.run),
+        by_tiles=reciprocal(tiles),
     )
     threads = config.multipliers + READERS
     return chosen.prepare(

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
-from numbadnn.kernels.conv.line.channels import THREADS, first_tap
+from numbadnn.kernels.conv.line.channels import THREADS, facts_of
 from numbadnn.kernels.conv.line.dense import MOST_FROZEN_TAPS, SHARED_BYTES, capacity_of, filters_of
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
@@ -41,7 +42,10 @@ def heuristic(problem: ConvProblem, acc: str = "float32") -> LineConfig:
 
 
 def kernel(dtype: str, acc: str, config: LineConfig) -> Kernel:
-    parameters = "ptr:3 i32:10 i64*3 i64 i64*3 i64*3"
+    parameters = Arguments(
+        *("ptr:3", "i32 blocks_of_filters tiles groups K C S Q past stride dilation"),
+        *("i64*3 x_strides", "i64 w_start", "i64*3 w_strides y_strides"),
+    )
     return Kernel.of("line", "conv.line.device.kernels.forward", (dtype, acc, *astuple(config)), parameters, THREADS)
 
 
@@ -78,16 +82,16 @@ def estimate(problem: ConvProblem, config: LineConfig) -> float:
 
 
 def _prepare(problem: ConvProblem, device: int, config: LineConfig, chosen: Kernel) -> Any:
-    (N, _, _, _), (_, K, _, Q), w = problem.x.shape, problem.y.shape, problem.w
+    x, (N, K, _, Q), y = problem.x.strides, problem.y.shape, problem.y.strides
     K //= problem.groups
     tiles, blocks_of_filters = -(-Q // (THREADS * config.steps)), -(-K // config.filters)
-    k, c = w.strides[:2]
-    start, s = first_tap(problem)
-    scalars = (
-        *(blocks_of_filters, tiles, problem.groups, K, w.shape[1], problem.taps[1], Q),
-        *(problem.padding[1][0], problem.stride[1], problem.dilation[1]),
-        *((*problem.x.strides[:2], problem.x.strides[3]), start, (k, c, s)),
-        (*problem.y.strides[:2], problem.y.strides[3]),
+    scalars = chosen.values(
+        facts_of(problem),
+        blocks_of_filters=blocks_of_filters,
+        tiles=tiles,
+        Q=Q,
+        x_strides=(*x[:2], x[3]),
+        y_strides=(*y[:2], y[3]),
     )
     grid = (blocks_of_filters * tiles * problem.groups * N, 1, 1)
     return chosen.prepare(device, grid, (THREADS, 1, 1), scalars)

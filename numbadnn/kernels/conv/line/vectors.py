@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.conv.line import f16 as line_f16
+from numbadnn.kernels.conv.line.channels import facts_of
 from numbadnn.kernels.conv.line.f16 import LANES, RUN, SHARED_BYTES, halo_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
@@ -69,18 +71,26 @@ def heuristic(problem: ConvProblem, policy: Policy) -> VectorsConfig | None:
 
 
 def kernel(dtype: str, config: VectorsConfig) -> Kernel:
-    arguments, parameters = (dtype, config), "ptr:3 i32:9 i64*2 i64 i32*2 i64*2"
-    return Kernel.of("line_octets", "conv.line.device.vectors.forward", arguments, parameters, THREADS, config.resident)
+    parameters = Arguments(
+        *("ptr:3", "i32 blocks_of_filters blocks groups K Q past dilation halo plane"),
+        *("i64*2 x_strides", "i64 w_stride", "i32*2 order", "i64*2 y_strides"),
+    )
+    made_by, arguments = "conv.line.device.vectors.forward", (dtype, config)
+    return Kernel.of("line_octets", made_by, arguments, parameters, THREADS, config.resident)
 
 
 def prepare(problem: ConvProblem, device: int, config: VectorsConfig, chosen: Kernel) -> Any:
     (N, _, _, Q), w, groups = problem.x.shape, problem.w, problem.groups
     K, S = w.shape[0] // groups, config.taps
     blocks_of_filters, blocks = -(-K // config.filters), -(-Q // config.span)
-    scalars = (
-        *(blocks_of_filters, blocks, groups, K, Q, problem.padding[1][0], problem.dilation[1], halo_of(problem)),
-        *(plane_of(problem, config), problem.x.strides[:2], w.strides[0], (S - 1, -1) if problem.flip else (0, 1)),
-        problem.y.strides[:2],
+    scalars = chosen.values(
+        facts_of(problem),
+        blocks_of_filters=blocks_of_filters,
+        blocks=blocks,
+        halo=halo_of(problem),
+        plane=plane_of(problem, config),
+        w_stride=w.strides[0],
+        order=(S - 1, -1) if problem.flip else (0, 1),
     )
     grid = (blocks_of_filters * blocks * groups * N, 1, 1)
     return chosen.prepare(device, grid, (THREADS, 1, 1), scalars, shared_bytes(problem, config))

@@ -17,6 +17,7 @@ from typing import Any
 
 from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, blocks, load_together, sequence
 from numbadnn.kernels.build.plans import in_turn
 from numbadnn.kernels.build.support import device_reason
@@ -35,6 +36,12 @@ LIMIT = 1 << 29
 MOST_TAPS = 31
 #: elements that keep 132 multiprocessors busy with a thread each
 FEW_ELEMENTS = 132 * 2048
+#: what the kernel that writes the tables takes
+TABLES = Arguments(
+    *("ptr:2", "i32 phase_count", "i32*4 counts", "i32 channels"),
+    *("i32*3 taps padding stride dilation places limits extents", "i32*5 strides", "i32*4 others"),
+    *("i32 w_start", "i32*4 w_strides"),
+)
 
 
 def _terms(problem: ConvProblem, policy: Policy) -> int:
@@ -61,9 +68,8 @@ def space(problem: ConvProblem, policy: Policy) -> list[ImplicitTilesConfig]:
 
 def tables_kernel(direction: str, taps_first: bool) -> Kernel:
     """The kernel that writes where everything lies."""
-    parameters = "ptr ptr i32 i32*4 i32 i32*3:7 i32*5 i32*4 i32 i32*4"
     made_by = "conv.tiles.device.tables.tables"
-    return Kernel.of("implicit_tables", made_by, (direction, taps_first), parameters, TABLE_THREADS)
+    return Kernel.of("implicit_tables", made_by, (direction, taps_first), TABLES, TABLE_THREADS)
 
 
 def kernel(dtype: str, config: ImplicitTilesConfig, inputs: bool, adds: bool = False) -> Kernel:
@@ -236,12 +242,21 @@ def share_of(p: Product, policy: Policy, splits: int, rows: int) -> int:
 def _geometry(p: Product, config: ImplicitTilesConfig) -> tuple[Any, ...]:
     """What the tables are made of."""
     n, c, *spatial = p.gathered.strides
-    strides = (n, c, *three(tuple(spatial), 0))
-    others = (p.placed.strides[0], *three(p.placed.strides[2:], 0))
-    counts = (p.positions, p.padded_rows(config.m), p.padded_terms(config.k), config.k)
-    return (
-        *(p.phases, counts, p.channels, p.taps, p.padding, p.stride, p.dilation, p.places, p.limits, p.extents),
-        *(strides, others, p.w_start, p.w_strides),
+    return TABLES(
+        phase_count=p.phases,
+        counts=(p.positions, p.padded_rows(config.m), p.padded_terms(config.k), config.k),
+        channels=p.channels,
+        taps=p.taps,
+        padding=p.padding,
+        stride=p.stride,
+        dilation=p.dilation,
+        places=p.places,
+        limits=p.limits,
+        extents=p.extents,
+        strides=(n, c, *three(tuple(spatial), 0)),
+        others=(p.placed.strides[0], *three(p.placed.strides[2:], 0)),
+        w_start=p.w_start,
+        w_strides=p.w_strides,
     )
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of, device_reason, reach_reason
 from numbadnn.kernels.conv.unshared.inputs import boxes
-from numbadnn.kernels.conv.unshared.parts.tile import vector
+from numbadnn.kernels.conv.unshared.parts.tile import facts_of, vector
 from numbadnn.kernels.conv.unshared.plain_config import LANES, MOST_WARPS, UnsharedConfig
 from numbadnn.problem import ITEMSIZE, Policy, contiguous_strides
 from numbadnn.problems.conv import ConvProblem
@@ -88,10 +89,24 @@ def kernel(direction: str, dtype: str, acc: str, config: UnsharedConfig) -> Kern
     return Kernel(name, parameters(acc), build, config.threads, config.resident)
 
 
-def parameters(acc: str) -> str:
+def parameters(acc: str) -> Arguments:
     """Of the kernels of both directions and of that on tensor cores."""
-    real = "f64" if acc == "float64" else "f32"
-    return f"ptr ptr ptr i32 i32 i32 i32 i32 i32*2 i32 i32*2 i32*2 i32*2 i32*2 i32 i32 i64*4 i64*3 i64*4 {real} {real}"
+    return Arguments(
+        *(
+            "ptr:3",
+            "i32 chunks groups N K C",
+            "i32*2 image",
+            "i32 Q",
+            "i32*2 taps padding stride dilation",
+            "i32 flip terms",
+        ),
+        *(
+            "i64*4 x_strides",
+            "i64*3 w_strides",
+            "i64*4 y_strides",
+            f"{'f64' if acc == 'float64' else 'f32'} alpha beta",
+        ),
+    )
 
 
 def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -121,19 +136,15 @@ def plan(problem: ConvProblem, policy: Policy, config: UnsharedConfig) -> Execut
     positions = math.prod(problem.y.shape[2:]) * problem.groups
     chunks = -(-problem.x.shape[0] // config.images) if forward else 1
     chunks = max(1, min(chunks, ENOUGH_BLOCKS // positions))
-    launch = chosen.prepare(policy.device, (positions * chunks, 1, 1), (config.threads, 1, 1), scalars(problem, chunks))
+    values = scalars(problem, chunks, chosen)
+    launch = chosen.prepare(policy.device, (positions * chunks, 1, 1), (config.threads, 1, 1), values)
     fixed = not forward or boxes.typical(problem, policy) is not problem
     return one_launch(chosen, launch, config, "ieee", "gpu_to_gpu" if fixed else "run_to_run", SEQUENCE)
 
 
-def scalars(problem: ConvProblem, chunks: int) -> tuple[Any, ...]:
+def scalars(problem: ConvProblem, chunks: int, chosen: Kernel) -> tuple[Any, ...]:
     """What the kernels here and that of ``forward/f16.py`` take besides addresses."""
-    (N, _, H, W), (_, K, _, Q), w = problem.x.shape, problem.y.shape, problem.w
-    return (
-        *(chunks, problem.groups, N, K // problem.groups, w.shape[3], (H, W), Q, w.shape[4:]),
-        *(tuple(low for low, _ in problem.padding), problem.stride, problem.dilation, int(problem.flip)),
-        *(math.prod(w.shape[3:]), problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
-    )
+    return chosen.values(facts_of(problem), chunks=chunks, terms=math.prod(problem.w.shape[3:]))
 
 
 def configured(problem: ConvProblem, policy: Policy) -> UnsharedConfig:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.build.plans import one_launch
@@ -15,6 +16,7 @@ from numbadnn.kernels.conv.unshared.parts.tile import (
     HOPPER,
     capability_of,
     channel_counts,
+    facts_of,
     free_order,
     places_of,
     receptive_field,
@@ -120,24 +122,26 @@ def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
 
         return (box.forward if direction == "forward" else box_weights.weights)(dtype, config)
 
-    first = "" if direction == "forward" else "i32 "
-    parameters = f"ptr ptr ptr {first}i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32 "
-    parameters += "i64*4 i64*3 i64*4 f32 f32"
+    slices = "" if direction == "forward" else "slices "
+    parameters = Arguments(
+        *("ptr:3", f"i32 {slices}blocks groups N K C channels Q capacity", "i32*2 image taps padding stride dilation"),
+        *("i32 flip wide", "i64*4 x_strides", "i64*3 w_strides", "i64*4 y_strides", "f32 alpha beta"),
+    )
     name = f"unshared box {direction} {dtype} " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, parameters, build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
     chosen = kernel(problem.direction, problem.x.dtype, config)
-    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
+    P, Q = problem.y.shape[2:]
     across, forward = -(-Q // config.places), problem.direction == "forward"
-    slices = 1 if forward else -(-w.shape[3] // config.channels)
-    scalars = (
-        *(() if forward else (slices,)),
-        *(across, problem.groups, N, K // problem.groups, w.shape[3], config.channels, Q),
-        *(capacity_of(problem, config), (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), receptive_field(problem, (1, config.places))[1]),
-        *(problem.x.strides, w.strides[:3], problem.y.strides, problem.alpha, problem.beta),
+    slices = 1 if forward else -(-problem.w.shape[3] // config.channels)
+    scalars = chosen.values(
+        {**facts_of(problem), "slices": slices},
+        blocks=across,
+        channels=config.channels,
+        capacity=capacity_of(problem, config),
+        wide=receptive_field(problem, (1, config.places))[1],
     )
     grid = (slices * across * problem.groups * P, 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))

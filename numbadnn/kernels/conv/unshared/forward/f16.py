@@ -82,7 +82,7 @@ def plan(problem: ConvProblem, policy: Policy, config: F16Config) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     chunks = -(-problem.x.shape[0] // config.images)
     grid = (math.prod(problem.y.shape[2:]) * problem.groups * chunks, 1, 1)
-    values, shared = plain.scalars(problem, chunks), config.shared_bytes
+    values, shared = plain.scalars(problem, chunks, chosen), config.shared_bytes
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), values, shared)
     return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)
 

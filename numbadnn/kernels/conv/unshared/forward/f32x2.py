@@ -12,6 +12,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
@@ -30,11 +31,11 @@ from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
     box_at,
 )
 from numbadnn.kernels.conv.unshared.parts.tile import (
-    PARAMETERS,
+    SHARED,
     blocks_of,
+    facts_of_tile,
     on_hopper,
     receptive_field,
-    scalars,
     takes,
     tiles_of,
 )
@@ -187,7 +188,8 @@ def kernel(config: F32x2Config) -> Kernel:
         return f32x2.forward(config)
 
     name = "unshared twofold " + " ".join(str(v) for v in astuple(config)[:6])
-    return Kernel(name, f"map map ptr ptr ptr ptr i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
+    parameters = Arguments("map:2", "ptr:4", "i32 tiles floor spread", *SHARED)
+    return Kernel(name, parameters, build, config.threads, 1, True)
 
 
 def transpose_kernel(vec: int) -> Kernel:
@@ -233,8 +235,9 @@ def plan(problem: ConvProblem, policy: Policy, config: F32x2Config) -> Executabl
 
 def _launch(problem: ConvProblem, config: F32x2Config, chosen: Kernel, device: int, spread: int) -> Any:
     tiles, filters = blocks_of(problem, config), filters_map(problem, device)
-    common = scalars(problem, config, capacity_of(problem), problem.x.strides)
-    values = (filters, images_map(problem, config, device), tiles, floor_of(spread), spread, *common)
+    own = {"tiles": tiles, "floor": floor_of(spread), "spread": spread, "capacity": capacity_of(problem)}
+    scalars = chosen.values(facts_of_tile(problem, config), **own)
+    values = (filters, images_map(problem, config, device), *scalars)
     grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
     return chosen.prepare(device, grid, block, values, shared_bytes(problem, config))
 

@@ -8,6 +8,7 @@ from dataclasses import astuple, replace
 from typing import Any
 
 from numbadnn.kernels.build import tensormap as _tensormap
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.conv.unshared.forward.f32x2 import LONGEST, shapes_of
@@ -15,11 +16,11 @@ from numbadnn.kernels.conv.unshared.forward.f32x2_config import box_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
 from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
-    PARAMETERS,
+    SHARED,
     blocks_of,
+    facts_of_tile,
     on_hopper,
     receptive_field,
-    scalars,
     takes,
     tiles_of,
     vector,
@@ -128,7 +129,8 @@ def kernel(dtype: str, config: StreamConfig) -> Kernel:
         return places_stream.forward(dtype, config)
 
     name = f"unshared places stream {dtype} " + " ".join(str(v) for v in astuple(config)[:-1])
-    return Kernel(name, f"map map ptr i32 i32 i32 i32 {PARAMETERS}", build, config.threads, 1, True)
+    parameters = Arguments("map:2", "ptr", "i32 tiles wide box_pitch box_bytes", *SHARED)
+    return Kernel(name, parameters, build, config.threads, 1, True)
 
 
 def filters_map(problem: ConvProblem, device: int) -> Any:
@@ -142,10 +144,17 @@ def filters_map(problem: ConvProblem, device: int) -> Any:
 def plan(problem: ConvProblem, policy: Policy, config: StreamConfig) -> Executable:
     chosen, device, box = kernel(problem.x.dtype, config), policy.device, box_of(problem, config)
     images = transposed.cells_map(problem, config.images, box, device)
-    sizes = box[2], box_pitch(problem, config), box_bytes(problem, config)
-    common, tiles = scalars(problem, config, capacity_of(problem), problem.x.strides), blocks_of(problem, config)
+    tiles = blocks_of(problem, config)
     grid, block = (min(tiles, MULTIPROCESSORS), 1, 1), (config.threads, 1, 1)
-    values = (images, filters_map(problem, device), tiles, *sizes, *common)
+    scalars = chosen.values(
+        facts_of_tile(problem, config),
+        tiles=tiles,
+        wide=box[2],
+        box_pitch=box_pitch(problem, config),
+        box_bytes=box_bytes(problem, config),
+        capacity=capacity_of(problem),
+    )
+    values = (images, filters_map(problem, device), *scalars)
     launch = chosen.prepare(device, grid, block, values, shared_bytes(problem, config))
     facts = {"kernel": chosen.name, "config": config}
     return transposed.executable(problem, policy, config.images, launch, "tensor_core", facts, cells=True)

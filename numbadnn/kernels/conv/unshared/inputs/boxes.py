@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCESSORS, BoxesConfig, vector_width
-from numbadnn.kernels.conv.unshared.parts.tile import receptive_field, tiles_of, vector
+from numbadnn.kernels.conv.unshared.parts.tile import facts_of, receptive_field, tiles_of, vector
 from numbadnn.problem import ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -147,7 +148,10 @@ def boxes_kernel(dtype: str, acc: str, config: BoxesConfig) -> Kernel:
 
         return boxes.boxes(dtype, acc, config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32*2 i32*2 i32*2 i32 i32*2 i64*3 i64*4"
+    parameters = Arguments(
+        *("ptr:3", "i32 chunks slices groups first N K C channels own turns across span"),
+        *("i32*2 tile output taps stride dilation", "i32 flip", "i32*2 box", "i64*3 w_strides", "i64*4 y_strides"),
+    )
     name = f"unshared boxes {dtype} {acc} " + " ".join(str(int(v)) for v in astuple(config)[:8])
     return Kernel(name, parameters, build, LANES * config.warps, resident_of(config, acc))
 
@@ -161,7 +165,10 @@ def reduce_kernel(dtype: str, acc: str, width: int, parts: int, ahead: int) -> K
         return reduce.reduce(dtype, acc, width, parts, ahead)
 
     real = "f64" if acc == "float64" else "f32"
-    parameters = f"ptr ptr i32 i32 i32 i32 {'i32*2 ' * 5}{'i64*2 ' * 5}i64*4 {real} {real}"
+    parameters = Arguments(
+        *("ptr:2", "i32 first N slots channels", "i32*2 image tiles moves padding box"),
+        *("i64*2 by_vectors by_width by_height by_down by_right", "i64*4 x_strides", f"{real} alpha beta"),
+    )
     return Kernel(
         f"unshared collect {dtype} {acc} {width} {parts} {ahead}",
         parameters,
@@ -217,8 +224,9 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
     block, steps = (LANES * chosen.warps, 1, 1), []
     for start in range(0, N, chunks * chosen.images):
         now = min(chunks, -(-(N - start) // chosen.images))
-        scalars, grid = _boxes_arguments(problem, chosen, now, start)
-        steps.append((first.prepare(device, grid, block, scalars), "y w space"))
+        own, blocks = _boxes_arguments(problem, chosen)
+        scalars = first.values(facts_of(problem), **own, chunks=now, first=start)
+        steps.append((first.prepare(device, (blocks * now, 1, 1), block, scalars), "y w space"))
         added = reducing(problem, acc, device, chosen.tile, start, now * chosen.images, width)
         steps.append((added, "space x"))
     direct = sequence("y w x space", steps)
@@ -228,20 +236,20 @@ def plan(problem: ConvProblem, policy: Policy, config: BoxesConfig | None = None
     return around(direct, facts, chunks * chunk_bytes, determinism=level, summation=SEQUENCE)
 
 
-def _boxes_arguments(
-    problem: ConvProblem, config: BoxesConfig, chunks: int, start: int
-) -> tuple[tuple[Any, ...], tuple[int, int, int]]:
-    """Everything after the addresses, and the grid."""
-    w, G, tiles = problem.w, problem.groups, tiles_of(problem, config.tile)
-    slices = -(-w.shape[3] // config.channels)
-    scalars = (
-        *(chunks, slices, G, start, problem.x.shape[0], w.shape[0] // G, w.shape[3], config.channels, config.own),
-        *(turns_of(problem, config.vec, config.channels, config.own), tiles[1]),
-        max(config.ahead, config.depth // math.prod(config.tile) // config.ahead * config.ahead),
-        *(config.tile, problem.y.shape[2:], problem.taps, problem.stride, problem.dilation, int(problem.flip)),
-        *(receptive_field(problem, config.tile), w.strides[:3], problem.y.strides),
-    )
-    return scalars, (math.prod(tiles) * G * slices * chunks, 1, 1)
+def _boxes_arguments(problem: ConvProblem, config: BoxesConfig) -> tuple[dict[str, Any], int]:
+    """What the first kernel takes of its configuration, and its blocks of ``config.images`` images."""
+    tiles, slices = tiles_of(problem, config.tile), -(-problem.w.shape[3] // config.channels)
+    own = {
+        "slices": slices,
+        "channels": config.channels,
+        "own": config.own,
+        "turns": turns_of(problem, config.vec, config.channels, config.own),
+        "across": tiles[1],
+        "span": max(config.ahead, config.depth // math.prod(config.tile) // config.ahead * config.ahead),
+        "tile": config.tile,
+        "box": receptive_field(problem, config.tile),
+    }
+    return own, math.prod(tiles) * problem.groups * slices
 
 
 def reducing(
@@ -251,16 +259,21 @@ def reducing(
     N, C, H, W = problem.x.shape
     down, right = (t * step for t, step in zip(tile, problem.stride, strict=True))
     parts = 2 if slots >= 4 * width and slots % (2 * width) == 0 else 1
-    scalars = (
-        *(start, N, slots, C, (H, W), tiles_of(problem, tile), (down, right)),
-        *(tuple(low for low, _ in problem.padding), receptive_field(problem, tile)),
-        *(reciprocal(divisor) for divisor in (slots // (parts * width), W, H, down, right)),
-        *(problem.x.strides, problem.alpha, problem.beta),
-    )
     boxes = math.prod(
         -(-seen // move) for seen, move in zip(receptive_field(problem, tile), (down, right), strict=True)
     )
     reduce = reduce_kernel(problem.x.dtype, acc, width, parts, 4 if boxes <= 4 else 6)
+    divisors = {"vectors": slots // (parts * width), "width": W, "height": H, "down": down, "right": right}
+    scalars = reduce.values(
+        facts_of(problem),
+        first=start,
+        slots=slots,
+        channels=C,
+        tiles=tiles_of(problem, tile),
+        moves=(down, right),
+        box=receptive_field(problem, tile),
+        **{f"by_{name}": reciprocal(divisor) for name, divisor in divisors.items()},
+    )
     grid = (-(-(slots // (parts * width) * C * H * W) // REDUCERS), 1, 1)
     return reduce.prepare(device, grid, (REDUCERS, 1, 1), scalars)
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.machine import LARGEST_ROOM
 from numbadnn.kernels.build.plans import around
@@ -39,7 +40,7 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     InputsF32x2Config,
 )
 from numbadnn.kernels.conv.unshared.inputs.rows_config import rank as rank_of_rows
-from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, receptive_field, takes, vector
+from numbadnn.kernels.conv.unshared.parts.tile import facts_of, on_hopper, receptive_field, takes, vector
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -151,17 +152,33 @@ def kernel(config: InputsF32x2Config) -> Kernel:
 
     numbers = (config.images, config.warps, *config.taps, *config.stride, *astuple(config)[4:11])
     name = "unshared inputs twofold " + " ".join(str(int(v)) for v in numbers)
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32*2 i32 i32 i64*3 i64*4"
+    parameters = Arguments(
+        *(
+            "ptr:3",
+            "i32 slices groups N K C channels",
+            "i32*2 tile output",
+            "i32 pitch",
+            "i32*2 box",
+            "i32 floor spread",
+        ),
+        *("i64*3 w_steps", "i64*4 y_strides"),
+    )
     return Kernel(name, parameters, build, config.threads)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Executable:
     """Boxes and their sums, which start before those have ended."""
-    first, (C, K), spread = kernel(config), (problem.w.shape[3], problem.w.shape[0] // problem.groups), _spread(problem)
-    scalars = (
-        *(-(-C // config.channels), problem.groups, problem.x.shape[0], K, C, config.channels, config.tile),
-        *(problem.y.shape[2:], pitch_of(problem, config.channels), box_of(problem, config)),
-        *(floor_of(spread), spread, tuple(4 * step for step in problem.w.strides[:3]), problem.y.strides),
+    first, spread = kernel(config), _spread(problem)
+    scalars = first.values(
+        facts_of(problem),
+        slices=-(-problem.w.shape[3] // config.channels),
+        channels=config.channels,
+        tile=config.tile,
+        pitch=pitch_of(problem, config.channels),
+        box=box_of(problem, config),
+        floor=floor_of(spread),
+        spread=spread,
+        w_steps=tuple(4 * step for step in problem.w.strides[:3]),
     )
     grid, block = (blocks_of(problem, config), 1, 1), (config.threads, 1, 1)
     launch = first.prepare(policy.device, grid, block, scalars, shared_bytes(problem, config))

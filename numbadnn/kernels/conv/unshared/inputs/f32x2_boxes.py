@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     AHEAD_OF_SUMS,
@@ -17,7 +18,7 @@ from numbadnn.kernels.conv.unshared.inputs.f32x2_config import (
     WIDTH,
     InputsF32x2Config,
 )
-from numbadnn.kernels.conv.unshared.parts.tile import receptive_field
+from numbadnn.kernels.conv.unshared.parts.tile import facts_of, receptive_field
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 
@@ -60,12 +61,10 @@ def reduce_kernel(images: int, ahead: int) -> Kernel:
 
         return f32x2_reduce.reduce(images, ahead)
 
-    parameters = (
-        "ptr ptr ptr ptr i32 i32 i32 i32 "
-        + "i32*2 " * 6
-        + "i32 i32*2 i32 i32 i32 i32 "
-        + "i64*2 " * 4
-        + "i64*4 i64*4 i64*3 f32 f32"
+    parameters = Arguments(
+        *("ptr:4", "i32 N K C groups", "i32*2 image output padding taps stride tile", "i32 strips", "i32*2 box"),
+        *("i32 flip most each forgotten", "i64*2 by_width by_down by_right by_columns"),
+        *("i64*4 x_strides y_steps", "i64*3 w_steps", "f32 alpha beta"),
     )
     threads = LANES * images // WIDTH
     return Kernel(
@@ -75,21 +74,29 @@ def reduce_kernel(images: int, ahead: int) -> Kernel:
 
 def reducing_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Any:
     """The launch that adds boxes."""
-    (N, C, H, W), w, box = problem.x.shape, problem.w, box_of(problem, config)
+    _, C, H, W = problem.x.shape
     threads = LANES * config.images // WIDTH
     boxes = most_boxes(problem, config)
     ahead = next((n for n in AHEAD_OF_SUMS if boxes <= n), AHEAD_OF_SUMS[-1])
     most = -(-boxes // ahead) * ahead
     each = max(1, min(REDUCED, C * H * W * threads // LANES // REDUCERS))
     forgotten = config.images * 4 == LINE and boxes_bytes(problem, config) >= LARGE
-    scalars = (
-        *(N, w.shape[0] // problem.groups, w.shape[3], problem.groups, (H, W), problem.y.shape[2:]),
-        *(tuple(low for low, _ in problem.padding), problem.taps, problem.stride, config.tile),
-        *(strips_of(problem, config), box, int(problem.flip), most, each, int(forgotten)),
-        *(reciprocal(n) for n in (W, config.rows * problem.stride[0], problem.stride[1], config.places)),
-        *(problem.x.strides, tuple(4 * step for step in problem.y.strides), tuple(4 * step for step in w.strides[:3])),
-        *(problem.alpha, problem.beta),
+    chosen, (down, right) = reduce_kernel(config.images, ahead), problem.stride
+    scalars = chosen.values(
+        facts_of(problem),
+        tile=config.tile,
+        strips=strips_of(problem, config),
+        box=box_of(problem, config),
+        most=most,
+        each=each,
+        forgotten=int(forgotten),
+        by_width=reciprocal(W),
+        by_down=reciprocal(config.rows * down),
+        by_right=reciprocal(right),
+        by_columns=reciprocal(config.places),
+        y_steps=tuple(4 * step for step in problem.y.strides),
+        w_steps=tuple(4 * step for step in problem.w.strides[:3]),
     )
     grid, block = (-(-(H * W) // LANES), -(-C // each), 1), (threads, 1, 1)
     shared = 4 * (2 * config.images * (LANES + 1) + LANES * most)
-    return reduce_kernel(config.images, ahead).prepare(policy.device, grid, block, scalars, shared)
+    return chosen.prepare(policy.device, grid, block, scalars, shared)

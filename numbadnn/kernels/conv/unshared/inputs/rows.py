@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from typing import Any
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
@@ -29,7 +30,7 @@ from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     y_pitch_of,
 )
 from numbadnn.kernels.conv.unshared.parts import transposed
-from numbadnn.kernels.conv.unshared.parts.tile import on_hopper, receptive_field, takes, tiles_of
+from numbadnn.kernels.conv.unshared.parts.tile import facts_of, on_hopper, receptive_field, takes, tiles_of
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -63,7 +64,10 @@ def kernel(dtype: str, config: RowsConfig) -> Kernel:
 
         return (prefetched if config.prefetched else rows).boxes(dtype, config)
 
-    parameters = "ptr ptr ptr i32 i32 i32 i32 i32 i32 i32 i32*2 i32*2 i32 i32 i32 i64*3 i64*4"
+    parameters = Arguments(
+        *("ptr:3", "i32 slices groups N K C channels tiles_across", "i32*2 tile output", "i32 pitch y_pitch box_rows"),
+        *("i64*3 w_strides", "i64*4 y_strides"),
+    )
     numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:20])
     name = f"unshared rows {dtype} " + " ".join(str(int(v)) for v in numbers)
     return Kernel(name, parameters, build, config.threads, config.resident, config.turned)
@@ -72,13 +76,17 @@ def kernel(dtype: str, config: RowsConfig) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable:
     """Two launches, the second of which starts before the first has ended, and waits for it; one before them turns y."""
     dtype, device, w, width = problem.x.dtype, policy.device, problem.w, vector_width(config.kept, "float32")
-    N, slices, tiles = problem.x.shape[0], -(-w.shape[3] // config.channels), tiles_of(problem, config.tile)
     first = kernel(dtype, config)
-    y_strides = transposed.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides
-    scalars = (
-        *(slices, problem.groups, N, w.shape[0] // problem.groups, w.shape[3], config.channels, tiles[1], config.tile),
-        *(problem.y.shape[2:], pitch_of(problem, config), y_pitch_of(problem, config)),
-        *(receptive_field(problem, config.tile)[0], w.strides[:3], y_strides),
+    scalars = first.values(
+        facts_of(problem),
+        slices=-(-w.shape[3] // config.channels),
+        channels=config.channels,
+        tiles_across=tiles_of(problem, config.tile)[1],
+        tile=config.tile,
+        pitch=pitch_of(problem, config),
+        y_pitch=y_pitch_of(problem, config),
+        box_rows=receptive_field(problem, config.tile)[0],
+        y_strides=transposed.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides,
     )
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
@@ -107,12 +115,16 @@ def reduce_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
 
         return rows_reduce.reduce(dtype, kept, ahead)
 
-    parameters = f"ptr ptr {'i32 ' * 8}{'i32*2 ' * 5}{'i64*2 ' * 8}i64*4 f32 f32"
+    parameters = Arguments(
+        *("ptr:2", "i32 N C channels slices vectors units positions places", "i32*2 stride image tiles padding box"),
+        *("i64*2 by_width by_height by_vectors by_slices by_positions by_places by_down by_right", "i64*4 x_strides"),
+        "f32 alpha beta",
+    )
     return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, REDUCERS, 6, early=True)
 
 
 def _reducing(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
-    (N, _, H, W), C = problem.x.shape, problem.w.shape[3]
+    (H, W), C = problem.x.shape[2:], problem.w.shape[3]
     (down, right), places, count = problem.stride, config.places, math.prod(config.tile)
     slices, tiles, seen = (
         -(-C // config.channels),
@@ -120,14 +132,19 @@ def _reducing(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
         receptive_field(problem, config.tile),
     )
     units = problem.groups * slices * config.vectors
-    scalars = (
-        *(N, C, config.channels, slices, config.vectors, units, count, places, problem.stride, (H, W), tiles),
-        *(tuple(low for low, _ in problem.padding), seen),
-        *(reciprocal(n) for n in (W, H, config.vectors, slices, count, places, down, places * right)),
-        *(problem.x.strides, problem.alpha, problem.beta),
-    )
+    divisors = {"width": W, "height": H, "down": down, "right": places * right}
+    own = {"vectors": config.vectors, "slices": slices, "positions": count, "places": places}
     boxes = -(-seen[0] // (config.rows * down)) * -(-seen[1] // (places * right))
     reduce = reduce_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
+    scalars = reduce.values(
+        facts_of(problem),
+        **own,
+        channels=config.channels,
+        units=units,
+        tiles=tiles,
+        box=seen,
+        **{f"by_{name}": reciprocal(divisor) for name, divisor in {**divisors, **own}.items()},
+    )
     # a thread has eight sums, of fewer images than four fewer
     grid = (-(-(units * -(-config.kept // 4) * H * W * 4) // REDUCERS), 1, 1)
     return reduce.prepare(device, grid, (REDUCERS, 1, 1), scalars)

@@ -99,19 +99,48 @@ def blocks_of(problem: ConvProblem, tile: Tile) -> int:
     return math.prod(tiles_of(problem, (tile.tall, tile.places))) * problem.groups
 
 
-#: the kernels' parameters behind the addresses: what ``scalars`` gives
-PARAMETERS = "i32 " * 9 + "i32*2 " * 5 + "i32 i32*2 i64*4 i64*3 i64*4 f32 f32"
+#: what most of the kernels take last, as parts of a record of arguments
+SHARED = (
+    *(
+        "i32 across groups N K C channels P Q capacity",
+        "i32*2 image taps padding stride dilation",
+        "i32 flip",
+        "i32*2 box",
+    ),
+    *("i64*4 x_strides", "i64*3 w_strides", "i64*4 y_strides", "f32 alpha beta"),
+)
 
 
-def scalars(
-    problem: ConvProblem, tile: Tile, capacity: int, x_strides: tuple[int, ...], y_strides: tuple[int, ...] = ()
-) -> tuple[Any, ...]:
-    """Counts, the table's ``capacity``, sizes and steps, strides: those of x and of y as they lie in memory or in the
-    workspace."""
-    (N, _, H, W), (_, K, P, Q), w = problem.x.shape, problem.y.shape, problem.w
-    return (
-        *(-(-Q // tile.places), problem.groups, N, K // problem.groups, w.shape[3], tile.channels, P, Q),
-        *(capacity, (H, W), w.shape[4:], tuple(low for low, _ in problem.padding)),
-        *(problem.stride, problem.dilation, int(problem.flip), receptive_field(problem, (tile.tall, tile.places))),
-        *(x_strides, w.strides[:3], y_strides or problem.y.strides, problem.alpha, problem.beta),
-    )
+def facts_of(problem: ConvProblem) -> dict[str, Any]:
+    """What the kernels take of the problem, by the names of their parameters; K and C are those of a group."""
+    x, w, y = problem.x, problem.w, problem.y
+    return {
+        "groups": problem.groups,
+        "N": x.shape[0],
+        "K": w.shape[0] // problem.groups,
+        "C": w.shape[3],
+        "P": y.shape[2],
+        "Q": y.shape[3],
+        "image": x.shape[2:],
+        "output": y.shape[2:],
+        "taps": problem.taps,
+        "padding": tuple(low for low, _ in problem.padding),
+        "stride": problem.stride,
+        "dilation": problem.dilation,
+        "flip": int(problem.flip),
+        "x_strides": x.strides,
+        "w_strides": w.strides[:3],
+        "y_strides": y.strides,
+        "alpha": problem.alpha,
+        "beta": problem.beta,
+    }
+
+
+def facts_of_tile(problem: ConvProblem, tile: Tile) -> dict[str, Any]:
+    """The same, and what they take of a tile."""
+    return {
+        **facts_of(problem),
+        "across": -(-problem.y.shape[3] // tile.places),
+        "channels": tile.channels,
+        "box": receptive_field(problem, (tile.tall, tile.places)),
+    }

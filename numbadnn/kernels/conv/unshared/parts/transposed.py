@@ -15,7 +15,6 @@ from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.launch import Kernel, sequence
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
-from numbadnn.kernels.conv.unshared.parts.tile import scalars
 from numbadnn.kernels.conv.unshared.parts.transposed_config import PIXELS, THREADS
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
@@ -109,27 +108,6 @@ def transposing(arrays: tuple[Spec, ...], device: int, images: int, cells: bool 
     lasting = lasts(sum(pixels) * images * arrays[0].itemsize)
     transpose = kernel(arrays[0].itemsize, images, vector(arrays), cells, lasting)
     return transpose.prepare(device, (sum(blocks), 1, 1), (THREADS, 1, 1), scalars)
-
-
-def planned(
-    problem: ConvProblem,
-    policy: Policy,
-    config: Any,
-    kernel: Kernel,
-    blocks: int,
-    sizes: tuple[int, int],
-    arithmetic: str,
-    *first: int,
-) -> Executable:
-    """So many ``blocks`` of a kernel that takes transposed arrays; ``sizes``: of its table of terms, and of shared memory.
-
-    ``first``: its scalars before those that ``scalars`` gives.
-    """
-    steps = (strides(array.shape, config.images) for array in transposed_arrays(problem))
-    values = (*first, *scalars(problem, config, sizes[0], *steps))
-    launch = kernel.prepare(policy.device, (blocks, 1, 1), (config.threads, 1, 1), values, sizes[1])
-    facts = {"kernel": kernel.name, "config": config}
-    return executable(problem, policy, config.images, launch, arithmetic, facts)
 
 
 def executable(

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.conv.unshared.parts.tile import (
-    PARAMETERS,
+    SHARED,
     blocks_of,
     channel_counts,
+    facts_of_tile,
     receptive_field,
-    scalars,
     takes,
     vector,
 )
@@ -74,13 +75,13 @@ def kernel(dtype: str, config: WeightsF16Config) -> Kernel:
 
     facts = (*astuple(config)[:6], config.resident)
     name = f"unshared weights halves {dtype} " + " ".join(str(v) for v in facts)
-    return Kernel(name, f"ptr ptr ptr i32 {PARAMETERS}", build, config.threads, config.resident)
+    return Kernel(name, Arguments("ptr:3", "i32 slices", *SHARED), build, config.threads, config.resident)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsF16Config) -> Executable:
     chosen = kernel(problem.x.dtype, config)
     slices = -(-problem.w.shape[3] // config.channels)
-    values = (slices, *scalars(problem, config, capacity_of(problem, config), problem.x.strides))
+    values = chosen.values(facts_of_tile(problem, config), slices=slices, capacity=capacity_of(problem, config))
     grid = (slices * blocks_of(problem, config), 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), values, shared_bytes(problem, config))
     return one_launch(chosen, launch, config, "tensor_core", "run_to_run", SEQUENCE)

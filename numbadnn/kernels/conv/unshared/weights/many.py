@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 
+from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import shared_room
 from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     HOPPER,
-    PARAMETERS,
+    SHARED,
     blocks_of,
     capability_of,
+    facts_of_tile,
     places_of,
     receptive_field,
     takes,
@@ -92,15 +94,27 @@ def kernel(dtype: str, config: WeightsManyConfig) -> Kernel:
         return many.weights(dtype, config)
 
     name = f"unshared weights many {dtype} " + " ".join(str(v) for v in astuple(config)[:7])
-    return Kernel(name, f"ptr ptr ptr i32 i32 {PARAMETERS}", build, config.threads, config.resident, True)
+    parameters = Arguments("ptr:3", "i32 slices length", *SHARED)
+    return Kernel(name, parameters, build, config.threads, config.resident, True)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: WeightsManyConfig) -> Executable:
     slices = -(-math.prod(problem.w.shape[3:]) // config.terms)
-    blocks, sizes = slices * blocks_of(problem, config), (capacity_of(problem, config), shared_bytes(problem, config))
     arithmetic = "ieee" if problem.x.itemsize == 4 else "tensor_core"
-    chosen = kernel(problem.x.dtype, config)
-    return transposed.planned(problem, policy, config, chosen, blocks, sizes, arithmetic, slices, config.terms)
+    chosen, shared = kernel(problem.x.dtype, config), shared_bytes(problem, config)
+    x_strides, y_strides = (transposed.strides(array.shape, config.images) for array in (problem.x, problem.y))
+    scalars = chosen.values(
+        facts_of_tile(problem, config),
+        slices=slices,
+        length=config.terms,
+        capacity=capacity_of(problem, config),
+        x_strides=x_strides,
+        y_strides=y_strides,
+    )
+    grid, block = (slices * blocks_of(problem, config), 1, 1), (config.threads, 1, 1)
+    launch = chosen.prepare(policy.device, grid, block, scalars, shared)
+    facts = {"kernel": chosen.name, "config": config}
+    return transposed.executable(problem, policy, config.images, launch, arithmetic, facts)
 
 
 def kernels() -> Iterator[Kernel]:

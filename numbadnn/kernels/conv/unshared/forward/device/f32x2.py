@@ -59,7 +59,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
     start_barriers = starting(config)
 
     def kernel(
-        w_map, x_map, x, w, space, y, tiles, floor, spread, blocks, groups, N, K, C, channels, P, Q, capacity, image, taps,
+        w_map, x_map, x, w, space, y, tiles, floor, spread, across, groups, N, K, C, channels, P, Q, capacity, image, taps,
         padding, stride, dilation, flip, box, x_strides, w_strides, y_strides, alpha, beta,
     ):  # fmt: skip
         shared, results = cuda.shared.array(0, WORD), cuda.shared.array(0, element)  # the same memory
@@ -80,7 +80,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
             if prefetcher == PREFETCHERS and thread % LANES == 0:
                 wait_for_previous()
                 while tile < tiles:
-                    group, p0, q0 = first_of(tile, blocks, groups)
+                    group, p0, q0 = first_of(tile, across, groups)
                     at = (i32(0), i32(q0 * stride[1] - padding[1]), i32(p0 * stride[0] - padding[0]), i32(group * C))
                     phases = prefetch_boxes(
                         shared, x_of(x_map), full, to_box, bytes_of_box, bytes_of_box, C, channels, at, phases
@@ -89,7 +89,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
             elif prefetcher < PREFETCHERS:
                 ring, filters = i32(full + rings_from), w_of(w_map)
                 while tile < tiles:
-                    group, p0, q0 = first_of(tile, blocks, groups)
+                    group, p0, q0 = first_of(tile, across, groups)
                     slot, parity = prefetch(
                         shared, filters, full, ring, i32(group * K), K, P, Q, p0, q0, terms, i32(0), slot, parity
                     )  # fmt: skip
@@ -108,7 +108,7 @@ def forward(config: F32x2Config) -> Callable[..., None]:
             again = (x, w, C, image, taps, stride, padding, flip, x_strides, w_strides)
             first = i32(to_box + boxes * bytes_of_box)
             while tile < tiles:
-                group, p0, q0 = first_of(tile, blocks, groups)
+                group, p0, q0 = first_of(tile, across, groups)
                 origin = (i32(group * C), i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
                 state = (slot, parity, phases)
                 slot, parity, phases = multiply(

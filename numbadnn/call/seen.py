@@ -6,6 +6,7 @@ array does not have: ``((0,), (1,), (), (2,))`` sees (N, C, L) as (N, C, 1, L), 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -52,9 +53,18 @@ def _seen(shape: tuple[int, ...], strides: tuple[int, ...], axes: Axes) -> tuple
 
 def _reshaped(array: Any, axes: Axes) -> Any:
     """A view of an array: axes are merged only where no copy is needed."""
+    order, shape = _reshaping(array.shape, axes)
+    moved = array if order is None else array.transpose(order)
+    return moved if shape is None else moved.reshape(shape)
+
+
+@functools.lru_cache(1024)
+def _reshaping(shape: tuple[int, ...], axes: Axes) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The order of the axes and the shape that an array gets; None for one that it has."""
     order = tuple(a for group in axes for a in group)
-    moved = array if order == tuple(sorted(order)) else array.transpose(order)
-    return moved.reshape(tuple(math.prod(array.shape[a] for a in group) for group in axes))
+    found = tuple(math.prod(shape[a] for a in group) for group in axes)
+    moved = order != tuple(sorted(order))
+    return order if moved else None, found if moved or found != shape else None
 
 
 def as_made(result: Any, seen: Seen) -> Any:

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import output_spec
+from numbadnn.call.seen import Axes, Seen, seen_views
 from numbadnn.dispatch import Request
 from numbadnn.ops.habits import refuse
 from numbadnn.option_types import Backend, NormMode
 from numbadnn.parameters import channels_last
+from numbadnn.problem import Spec
 from numbadnn.problems.norm import (
     OPERANDS,
     TEST,
@@ -88,6 +91,26 @@ def _build_train_grad(views: list[View], out_views: list[View], params: tuple[An
 @dispatch.operation("inputs", "dy", "gamma", "mean", "var")
 def _build_test_grad(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
     return _build(TEST_GRAD, views, out_views, (*params, 0.0))
+
+
+def of_vectors(build: Callable[..., Request]) -> Callable[..., Request]:
+    """The same operation in spatial mode with parameters and statistics of one axis, (C,), as PyTorch has them."""
+
+    def build_of_vectors(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
+        rank = len(views[0].shape)
+        whole: Axes = tuple((axis,) for axis in range(rank))
+        line: Axes = ((), (0,), *((),) * (rank - 2))
+        inputs = tuple(line if len(view.shape) == 1 else whole for view in views)
+        request = build(seen_views(views, inputs), out_views, ("spatial", *params))
+        first, *rest = request.problem.outputs
+        made = (first, *(Spec.of(spec.dtype, spec.shape[1:2]) for spec in rest))
+        return request._replace(seen=Seen(inputs, (whole, *(line,) * len(rest)), made))
+
+    return dispatch.operation(*dispatch.ARGUMENTS[build])(build_of_vectors)
+
+
+TRAIN_OF_VECTORS, TRAIN_GRAD_OF_VECTORS = of_vectors(_build_train), of_vectors(_build_train_grad)
+TEST_OF_VECTORS, TEST_GRAD_OF_VECTORS = of_vectors(_build_test), of_vectors(_build_test_grad)
 
 
 def batch_normalization_train(

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from numbadnn.arrays import torch_
 from numbadnn.errors import NotSupportedError
 from numbadnn.host.bounded import remember
 
@@ -81,9 +82,14 @@ def refuse(name: str, value: Any, expected: Any, cure: str) -> None:
 # ---- autocast --------------------------------------------------------------------------------------------------------
 
 
+def no_autocast() -> bool:
+    """Whether there is none for any kind of device, which is quick to ask; never in a trace."""
+    return not torch.compiler.is_compiling() and not torch_._autocast()
+
+
 def lowered(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
     """The tensors in the dtype of the autocast in force, as PyTorch's convolutions take them."""
-    if not torch.is_autocast_enabled(first.device.type):
+    if no_autocast() or not torch.is_autocast_enabled(first.device.type):
         return first, *others
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(_in(dtype, t) for t in (first, *others))
@@ -94,6 +100,8 @@ def raised(first: torch.Tensor, *others: Any, on: str) -> tuple[Any, ...]:
 
     On CUDA PyTorch computes softmax in float32, on the CPU grid_sample and avg_pool3d.
     """
+    if no_autocast():
+        return first, *others
     kind = first.device.type
     if kind != on or not torch.is_autocast_enabled(kind):
         return first, *others
@@ -102,7 +110,7 @@ def raised(first: torch.Tensor, *others: Any, on: str) -> tuple[Any, ...]:
 
 def widest(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
     """The tensors in the widest dtype of them under autocast, as PyTorch's grid_sample takes them on CUDA."""
-    if not torch.is_autocast_enabled(first.device.type):
+    if no_autocast() or not torch.is_autocast_enabled(first.device.type):
         return first, *others
     wide = any(t.dtype is torch.float32 for t in (first, *others))
     return tuple(_in(torch.float32 if wide else t.dtype, t) for t in (first, *others))

@@ -20,60 +20,51 @@ from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, saved
 
 HOW = "SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups"
-#: by spatial axes; one axis is computed as an image of one row
-_FORWARD = (None, numbadnn.conv2d, numbadnn.conv2d, numbadnn.conv3d)
-_INPUT = (None, numbadnn.conv2d_grad_wrt_inputs, numbadnn.conv2d_grad_wrt_inputs, numbadnn.conv3d_grad_wrt_inputs)
-_WEIGHT = (None, numbadnn.conv2d_grad_wrt_weights, numbadnn.conv2d_grad_wrt_weights, numbadnn.conv3d_grad_wrt_weights)
+#: by spatial axes
+_FORWARD = (None, numbadnn.conv1d, numbadnn.conv2d, numbadnn.conv3d)
+_INPUT = (None, numbadnn.conv1d_grad_wrt_inputs, numbadnn.conv2d_grad_wrt_inputs, numbadnn.conv3d_grad_wrt_inputs)
+_WEIGHT = (None, numbadnn.conv1d_grad_wrt_weights, numbadnn.conv2d_grad_wrt_weights, numbadnn.conv3d_grad_wrt_weights)
 
 
 # ---- the operators ---------------------------------------------------------------------------------------------------
 
 
-def _call(functions: Any, a: Any, b: Any, size: Any, how: Any, unshared: bool, backend: Any) -> Any:
-    padding, stride, dilation, groups = how
+def _call(
+    functions: Any, a: Any, b: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: int, unshared: bool, backend: Any
+) -> Any:  # fmt: skip
+    if type(padding) is not tuple:  # the dispatcher gives lists
+        padding, stride, dilation = tuple(padding), tuple(stride), tuple(dilation)
     axes = len(stride)
-    pairs, stride, dilation = _as_called(axes, tuple(padding), tuple(stride), tuple(dilation))
-    if axes == 1:
-        a, b, size = with_row(a), with_row(b), row_in(size)
     extra = (unshared,) if axes < 3 else ()
-    found = functions[axes](
-        a, b, size, None, pairs, stride, False, dilation, groups, *extra, backend=backend
+    return functions[axes](
+        a, b, size, None, _pairs(padding), stride, False, dilation, groups, *extra, backend=backend
     )  # positional, as keywords cost
-    return found if axes > 1 else without_row(found)
 
 
 @functools.lru_cache(512)
-def _as_called(axes: int, padding: Any, stride: Any, dilation: Any) -> tuple[Any, Any, Any]:
-    """Padding in pairs, strides and dilation; one axis as those of a row."""
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    return (((0, 0), *pairs), (1, *stride), (1, *dilation)) if axes == 1 else (pairs, stride, dilation)
+def _pairs(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    return tuple(zip(padding[::2], padding[1::2], strict=True))
 
 
-def with_row(value: torch.Tensor) -> torch.Tensor:
-    """(N, C, T) as (N, C, 1, T), (K, P, C, R) as (K, 1, P, C, 1, R)."""
-    return value.unsqueeze(2) if value.ndim == 3 else value[:, None, :, :, None]
+def _forward(x: Any, w: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:
+    y = _call(_FORWARD, x, w, None, padding, stride, dilation, groups, w.ndim > x.ndim, backend)
+    return y if bias is None else y.add_(spread(bias, y.ndim))
 
 
-def row_in(size: Any) -> Any:
-    if size is None:
-        return None
-    return (*size[:2], 1, size[2]) if len(size) == 3 else (size[0], 1, size[1], size[2], 1, size[3])
+def _grad_input(
+    g: Any, w: Any, bias: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any
+) -> Any:
+    x = _call(_INPUT, g, w, tuple(size), padding, stride, dilation, groups, w.ndim > g.ndim, backend)
+    return x if bias is None else x.add_(spread(bias, x.ndim))
 
 
-def without_row(value: torch.Tensor) -> torch.Tensor:
-    return value.squeeze(2) if value.ndim == 4 else value[:, 0, :, :, 0]
-
-
-def _forward(x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:
-    return _call(_FORWARD, x, w, None, (padding, stride, dilation, groups), w.ndim > x.ndim, backend)
-
-
-def _grad_input(g: Any, w: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:
-    return _call(_INPUT, g, w, tuple(size), (padding, stride, dilation, groups), w.ndim > g.ndim, backend)
+def spread(bias: Any, ndim: int) -> Any:
+    """A number for each channel, or for each place, so that it can be added to a result of ``ndim`` axes."""
+    return bias if bias.ndim > 1 else bias.view(-1, *(1,) * (ndim - 2))
 
 
 def _grad_weight(x: Any, g: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:
-    return _call(_WEIGHT, x, g, tuple(size), (padding, stride, dilation, groups), len(size) > x.ndim, backend)
+    return _call(_WEIGHT, x, g, tuple(size), padding, stride, dilation, groups, len(size) > x.ndim, backend)
 
 
 def result_sizes(x: Any, w: Any, padding: Any, stride: Any, dilation: Any) -> tuple[Any, ...]:
@@ -85,28 +76,41 @@ def result_sizes(x: Any, w: Any, padding: Any, stride: Any, dilation: Any) -> tu
     )
 
 
-def _fake_forward(x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any) -> Any:
+def _fake_forward(x: Any, w: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: Any) -> Any:
     return empty((x.shape[0], w.shape[0], *result_sizes(x.shape, w.shape, padding, stride, dilation)), x)
 
 
-def _fold_forward(
-    op: Any, size: int, dims: Any, x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any
-) -> Any:
+def _with_bias(fold: Any) -> Any:
+    """A vmap rule of a convolution for one that adds a bias too, which may be mapped itself."""
+
+    def rule(op: Any, size: int, dims: Any, a: Any, b: Any, bias: Any, *how: Any) -> Any:
+        y = fold(op, size, dims, a, b, None, *how)
+        if bias is None or dims[2] is None:
+            return y if bias is None else y + spread(bias, y.ndim - 1)
+        bias = bias.movedim(dims[2], 0)
+        return y + (bias[:, None] if bias.ndim > 2 else bias.view(size, 1, -1, *(1,) * (y.ndim - 3)))
+
+    return rule
+
+
+@_with_bias
+def _fold_forward(op: Any, size: int, dims: Any, x: Any, w: Any, _: None, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
     rest = padding, stride, dilation
     if dims[1] is None:  # more images
-        return unfold(op(fold_in(x, dims[0], 0, size), w, *rest, groups, *how), 0, size)
+        return unfold(op(fold_in(x, dims[0], 0, size), w, None, *rest, groups, *how), 0, size)
     if dims[0] is None and groups == 1:  # more filters
-        return unfold(op(x, fold_in(w, dims[1], 0, size), *rest, groups, *how), 1, size)
+        return unfold(op(x, fold_in(w, dims[1], 0, size), None, *rest, groups, *how), 1, size)
     x, w = fold_in(x, dims[0], 1, size), fold_in(w, dims[1], 0, size)
-    return unfold(op(x, w, *rest, groups * size, *how), 1, size)
+    return unfold(op(x, w, None, *rest, groups * size, *how), 1, size)
 
 
-def _fold_input(op: Any, size: int, dims: Any, g: Any, w: Any, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
+@_with_bias
+def _fold_input(op: Any, size: int, dims: Any, g: Any, w: Any, _: None, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
     rest, (n, c, *spatial) = (padding, stride, dilation), shape
     if dims[1] is None:
-        return unfold(op(fold_in(g, dims[0], 0, size), w, (n * size, c, *spatial), *rest, groups, *how), 0, size)
+        return unfold(op(fold_in(g, dims[0], 0, size), w, None, (n * size, c, *spatial), *rest, groups, *how), 0, size)
     g, w = fold_in(g, dims[0], 1, size), fold_in(w, dims[1], 0, size)
-    return unfold(op(g, w, (n, c * size, *spatial), *rest, groups * size, *how), 1, size)
+    return unfold(op(g, w, None, (n, c * size, *spatial), *rest, groups * size, *how), 1, size)
 
 
 def _fold_weight(op: Any, size: int, dims: Any, x: Any, g: Any, shape: Any, padding: Any, stride: Any, dilation: Any, groups: Any, *how: Any) -> Any:  # fmt: skip  # noqa: E501
@@ -117,13 +121,15 @@ def _fold_weight(op: Any, size: int, dims: Any, x: Any, g: Any, shape: Any, padd
     return unfold(op(x, g, (k * size, *others), *rest, groups * size, *how), 0, size)
 
 
-CONV = define("conv", f"Tensor input, Tensor weight, {HOW}", "Tensor", _forward, _fake_forward, _fold_forward)
+CONV = define(
+    "conv", f"Tensor input, Tensor weight, Tensor? bias, {HOW}", "Tensor", _forward, _fake_forward, _fold_forward
+)
 CONV_GRAD_INPUT = define(
     "conv_grad_input",
-    f"Tensor grad, Tensor weight, SymInt[] size, {HOW}",
+    f"Tensor grad, Tensor weight, Tensor? bias, SymInt[] size, {HOW}",
     "Tensor",
     _grad_input,
-    lambda g, w, size, *how: empty(size, g),
+    lambda g, w, bias, size, *how: empty(size, g),
     _fold_input,
 )
 CONV_GRAD_WEIGHT = define(
@@ -145,21 +151,24 @@ class Conv(Function):
 
     @staticmethod
     def forward(
-        x: Any, w: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
+        x: Any, w: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
     ) -> Any:
-        return CONV(x, w, padding, stride, dilation, groups, backend, options)
+        return CONV(x, w, bias, padding, stride, dilation, groups, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, *how = inputs
+        x, w, bias, *how = inputs
+        ctx.places = bias is not None and bias.ndim > 1
         keep(ctx, x, w, how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, w = saved(ctx)
-        gx = input_of(g, w, ctx.first, *ctx.how) if ctx.needs_input_grad[0] else None
-        gw = weight_of(x, g, ctx.second, *ctx.how) if ctx.needs_input_grad[1] else None
-        return gx, gw, None, None, None, None, None, None
+        needed = ctx.needs_input_grad
+        gx = input_of(g, w, None, ctx.first, *ctx.how) if needed[0] else None
+        gw = weight_of(x, g, ctx.second, *ctx.how) if needed[1] else None
+        gb = _summed(g, ctx.places) if needed[2] else None
+        return gx, gw, gb, None, None, None, None, None, None
 
 
 @CONV_GRAD_INPUT.differentiated
@@ -168,21 +177,24 @@ class ConvGradInput(Function):
 
     @staticmethod
     def forward(
-        g: Any, w: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
-    ) -> Any:
-        return CONV_GRAD_INPUT(g, w, size, padding, stride, dilation, groups, backend, options)
+        g: Any, w: Any, bias: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
+    ) -> Any:  # fmt: skip
+        return CONV_GRAD_INPUT(g, w, bias, size, padding, stride, dilation, groups, backend, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        g, w, ctx.size, *how = inputs
+        g, w, bias, _, *how = inputs
+        ctx.places = bias is not None and bias.ndim > 1
         keep(ctx, g, w, how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
         g, w = saved(ctx)
-        gg = result_of(h, w, *ctx.how) if ctx.needs_input_grad[0] else None
-        gw = weight_of(h, g, ctx.second, *ctx.how) if ctx.needs_input_grad[1] else None
-        return gg, gw, None, None, None, None, None, None, None
+        needed = ctx.needs_input_grad
+        gg = result_of(h, w, None, *ctx.how) if needed[0] else None
+        gw = weight_of(h, g, ctx.second, *ctx.how) if needed[1] else None
+        gb = _summed(h, ctx.places) if needed[2] else None
+        return gg, gw, gb, None, None, None, None, None, None, None
 
 
 @CONV_GRAD_WEIGHT.differentiated
@@ -197,14 +209,14 @@ class ConvGradWeight(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, g, ctx.size, *how = inputs
+        x, g, _, *how = inputs
         keep(ctx, x, g, how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
         x, g = saved(ctx)
-        gx = input_of(g, h, ctx.first, *ctx.how) if ctx.needs_input_grad[0] else None
-        gg = result_of(x, h, *ctx.how) if ctx.needs_input_grad[1] else None
+        gx = input_of(g, h, None, ctx.first, *ctx.how) if ctx.needs_input_grad[0] else None
+        gg = result_of(x, h, None, *ctx.how) if ctx.needs_input_grad[1] else None
         return gx, gg, None, None, None, None, None, None, None
 
 
@@ -214,16 +226,32 @@ def keep(ctx: Any, a: torch.Tensor, b: torch.Tensor, how: Any) -> None:
     ctx.first, ctx.second, ctx.how = a.shape, b.shape, how
 
 
-def result_of(x: Any, w: Any, *how: Any) -> Any:
+def _summed(g: Any, places: bool) -> Any:
+    """The gradient of a bias."""
+    return g.sum(0) if places else g.sum((0, *range(2, g.ndim)))
+
+
+def result_of(x: Any, w: Any, bias: Any, *how: Any) -> Any:
     """y from x and w."""
-    return compute(CONV, (x, w), x, w, *how)
+    if bias is None or not _fused():
+        y = compute(CONV, x, w, None, *how)
+        return y if bias is None else y + spread(bias, y.ndim)
+    return compute(CONV, x, w, bias, *how)
 
 
-def input_of(g: Any, w: Any, size: Any, *how: Any) -> Any:
+def input_of(g: Any, w: Any, bias: Any, size: Any, *how: Any) -> Any:
     """The image that y's gradient g and w give."""
-    return compute(CONV_GRAD_INPUT, (g, w), g, w, size, *how)
+    if bias is None or not _fused():
+        x = compute(CONV_GRAD_INPUT, g, w, None, size, *how)
+        return x if bias is None else x + spread(bias, x.ndim)
+    return compute(CONV_GRAD_INPUT, g, w, bias, size, *how)
+
+
+def _fused() -> bool:
+    """Whether an operator adds the bias, which takes fewer steps; a compiler joins the addition with what comes after it."""
+    return not torch.compiler.is_compiling()
 
 
 def weight_of(x: Any, g: Any, size: Any, *how: Any) -> Any:
     """The filters that x and y's gradient g give."""
-    return compute(CONV_GRAD_WEIGHT, (x, g), x, g, size, *how)
+    return compute(CONV_GRAD_WEIGHT, x, g, size, *how)

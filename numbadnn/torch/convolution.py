@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from numbadnn.torch.arguments import check_batch, each, lowered, remembered, tensor
-from numbadnn.torch.conv import input_of, result_of, result_sizes
+from numbadnn.torch.conv import input_of, result_of, result_sizes, spread
 from numbadnn.torch.library import in_force
 
 #: what has other names for its weight's axes
@@ -113,16 +113,8 @@ def _conv(
         input, weight, bias = lowered(input, weight, bias)
     given = axes, stride, padding, dilation, groups
     pads, stride, dilation = remembered(_geometry, given, input, weight, bias)
-    y = result_of(
-        input if input.ndim > axes + 1 else input[None],
-        weight,
-        pads,
-        stride,
-        dilation,
-        groups,
-        *in_force(backend, level),
-    )
-    y = add_bias(y, bias, axes)
+    x = input if input.ndim > axes + 1 else input[None]
+    y = result_of(x, weight, bias, pads, stride, dilation, groups, *in_force(backend, level))
     return y if input.ndim > axes + 1 else y[0]
 
 
@@ -197,10 +189,6 @@ def check_windows(axes: int, x: Any, w: Any, pads: Any, stride: Any, dilation: A
             f"weight: expected a (dilated) window of at least one element and no larger than the padded input, got weight "
             f"{tuple(w.shape)} with dilation {dilation} on input {tuple(x.shape)} padded by {pads}"
         )
-
-
-def add_bias(y: Any, bias: Any, axes: int) -> Any:
-    return y if bias is None else y + bias[(slice(None), *(None,) * axes)]
 
 
 # ---- transposed ------------------------------------------------------------------------------------------------------
@@ -285,8 +273,11 @@ def _transposed(
     given = axes, stride, padding, output_padding, groups, dilation
     sizes, *how, beyond = remembered(_transposed_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
-    y = input_of(x, weight, (x.shape[0], *sizes), *how, groups, *in_force(backend, level))
-    y = add_bias(y if beyond is None else F.pad(y, beyond), bias, axes)
+    inside = bias if beyond is None else None
+    y = input_of(x, weight, inside, (x.shape[0], *sizes), *how, groups, *in_force(backend, level))
+    if beyond is not None:
+        y = F.pad(y, beyond)
+        y = y if bias is None else y + spread(bias, y.ndim)
     return y if input.ndim > axes + 1 else y[0]
 
 

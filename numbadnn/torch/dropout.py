@@ -46,7 +46,7 @@ class Dropout(Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         (seed,) = saved(ctx)
-        return compute(DROPOUT, (g,), g, seed, *ctx.how), None, None, None, None
+        return compute(DROPOUT, g, seed, *ctx.how), None, None, None, None
 
 
 def dropout(
@@ -77,5 +77,5 @@ def dropout(
         seed = torch.randint(2**63 - 1, ())
     elif not isinstance(seed, torch.Tensor):
         seed = torch.tensor(seed)
-    y = compute(DROPOUT, (input,), input, seed, float(p), *in_force(backend, determinism))
+    y = compute(DROPOUT, input, seed, float(p), *in_force(backend, determinism))
     return input.copy_(y) if inplace else y

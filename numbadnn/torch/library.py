@@ -28,18 +28,19 @@ TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", t
 class Operator:
     """``op`` is what the dispatcher knows, ``kernel`` what that would call, ``tracked`` the call that records gradients."""
 
-    __slots__ = ("kernel", "op", "tracked")
+    __slots__ = ("kernel", "op", "tensors", "tracked")
 
-    def __init__(self, op: Any, kernel: Callable[..., Any]) -> None:
+    def __init__(self, op: Any, kernel: Callable[..., Any], tensors: int) -> None:
         self.op, self.kernel, self.tracked = op, kernel, op
+        #: so many of the arguments are tensors, the first ones
+        self.tensors = tensors
 
     def __call__(self, *arguments: Any) -> Any:
         """What an ``autograd.Function`` of these arguments runs: without gradients of its own level, with those of outer ones."""
         if torch_._transform() is not None:
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
                 return self.op(*arguments)
-        tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
-        return (self.kernel if _alone(tensors) else self.op)(*arguments)
+        return (self.kernel if _alone(arguments[: self.tensors]) else self.op)(*arguments)
 
     def differentiated(self, function: Any) -> Any:
         """Declare the ``autograd.Function`` of these arguments, wherever the operator is called from."""
@@ -73,15 +74,15 @@ def define(
     LIBRARY.define(f"{name}({arguments}, str backend, str options) -> {returns}", tags=TAGS)
 
     def run(*given: Any) -> Any:
-        *values, backend, options = given
         if torch_._autocast():  # what it asks for was done in front of the operator
             with torch._C._DisableAutocast():
                 return run(*given)
+        options = given[-1]
         if not options:
-            return kernel(*values, backend or None)
+            return kernel(*given[:-2], given[-2] or None)
         before = config._using.set(_options(options))
         try:
-            return kernel(*values, backend or None)
+            return kernel(*given[:-2], given[-2] or None)
         finally:
             config._using.reset(before)
 
@@ -95,36 +96,37 @@ def define(
         return found, ((0,) * len(found) if isinstance(found, tuple) else 0)
 
     torch.library.register_vmap(f"numbadnn::{name}", mapped, lib=LIBRARY)
-    OPERATORS[op] = Operator(op, run)
+    OPERATORS[op] = Operator(op, run, arguments.count("Tensor"))
     return OPERATORS[op]
 
 
 # ---- which way a call goes -------------------------------------------------------------------------------------------
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 
-def _alone(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether nothing of PyTorch's looks on."""
-    if torch.compiler.is_compiling() or torch_._modes() or torch_._tracing() or torch_._transform() is not None:
+def _alone(tensors: Sequence[Any]) -> bool:
+    """Whether nothing of PyTorch's looks on, of what ``compute`` has not asked for already."""
+    if torch_._modes() or torch_._tracing():
         return False
-    return all(type(tensor) in _PLAIN for tensor in tensors)
+    return _PLAIN.issuperset(map(type, tensors))
 
 
-def compute(operator: Operator, tensors: Sequence[torch.Tensor], *arguments: Any) -> Any:
-    """The operator's results for ``arguments``, with gradients where one is needed; ``tensors`` are those of the arguments."""
+def compute(operator: Operator, *arguments: Any) -> Any:
+    """The operator's results for ``arguments``, with gradients where one is needed."""
     if torch.compiler.is_compiling() or torch_._transform() is not None or forward_ad._current_level >= 0:
         return operator.op(*arguments)
+    tensors = arguments[: operator.tensors]
     if torch.is_grad_enabled():
         for tensor in tensors:
-            if tensor.requires_grad:
+            if tensor is not None and tensor.requires_grad:
                 return operator.tracked(*arguments)
     return (operator.kernel if _alone(tensors) else operator.op)(*arguments)
 
 
-def saved(ctx: Any) -> tuple[Any, ...]:
+def saved(ctx: Any) -> list[Any]:
     """What a Function has kept; what ``torch.func.vjp`` returned may be called when its transform is over."""
-    return tuple(None if t is None else _unwrap_if_dead(t) for t in ctx.saved_tensors)
+    return [None if t is None else _unwrap_if_dead(t) for t in ctx.saved_tensors]
 
 
 _unwrap_if_dead: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.unwrap_if_dead

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-import numbadnn
+from numbadnn.dispatch import call_any
 from numbadnn.errors import NotSupportedError
+from numbadnn.ops import norm
 from numbadnn.torch import twin
 from numbadnn.torch.arguments import fold_in, remembered, tensor, unfold
 from numbadnn.torch.layout import empty
@@ -18,34 +19,22 @@ from numbadnn.torch.library import compute, define, in_force, saved
 # ---- the operators: parameters and statistics have one axis, of channels --------------------------------------------
 
 
-def _wide(x: Any, *vectors: Any) -> Any:
-    shape = (1, -1, *(1,) * (x.ndim - 2))
-    return [None if v is None else v.view(shape) for v in vectors]
-
-
-def _flat(found: Any) -> Any:
-    return (found[0], *(v.view(-1) for v in found[1:]))
-
-
 def _train(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: float, eps: float, backend: Any) -> Any:
-    w, b, mean, var = _wide(x, w, b, mean, var)
-    found = _flat(numbadnn.batch_normalization_train(x, w, b, "spatial", eps, factor, mean, var, backend=backend))
+    arrays = (x, w, b) if mean is None else (x, w, b, mean, var)
+    found = call_any(norm.TRAIN_OF_VECTORS, arrays, (eps, factor), backend, None, None)
     return found if mean is not None else (*found, w.new_empty(0), w.new_empty(0))
 
 
 def _train_grad(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: float, backend: Any) -> Any:
-    w, mean, invstd = _wide(x, w, mean, invstd)
-    return _flat(numbadnn.batch_normalization_train_grad(x, g, w, mean, invstd, "spatial", eps, backend=backend))
+    return call_any(norm.TRAIN_GRAD_OF_VECTORS, (x, g, w, mean, invstd), (eps,), backend, None, None)
 
 
 def _test(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: float, backend: Any) -> Any:
-    w, b, mean, var = _wide(x, w, b, mean, var)
-    return numbadnn.batch_normalization_test(x, w, b, mean, var, "spatial", eps, backend=backend)
+    return call_any(norm.TEST_OF_VECTORS, (x, w, b, mean, var), (eps,), backend, None, None)
 
 
 def _test_grad(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: float, backend: Any) -> Any:
-    w, mean, var = _wide(x, w, mean, var)
-    return _flat(numbadnn.batch_normalization_test_grad(x, g, w, mean, var, "spatial", eps, backend=backend))
+    return call_any(norm.TEST_GRAD_OF_VECTORS, (x, g, w, mean, var), (eps,), backend, None, None)
 
 
 def _fake_train(x: Any, w: Any, b: Any, mean: Any, var: Any, *_: Any) -> Any:
@@ -109,6 +98,11 @@ TEST_GRAD = define(
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
+def _wide(x: Any, *vectors: Any) -> Any:
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    return [v.view(shape) for v in vectors]
+
+
 def _by_torch_train(eps: float) -> Any:
     def function(x: Any, w: Any, b: Any) -> Any:
         wide, axes = x.to(w.dtype), [0, *range(2, x.ndim)]
@@ -147,7 +141,7 @@ class Train(Function):
         if g is None:
             return (None,) * 9
         x, w, mean, invstd = saved(ctx)
-        gx, gw, gb = compute(TRAIN_GRAD, (x, g, w), x, g, w, mean, invstd, *ctx.how)
+        gx, gw, gb = compute(TRAIN_GRAD, x, g, w, mean, invstd, *ctx.how)
         return gx, gw, gb, None, None, None, None, None, None
 
 
@@ -186,7 +180,7 @@ class Test(Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, w, mean, var = saved(ctx)
-        found = compute(TEST_GRAD, (x, g, w, mean, var), x, g, w, mean, var, *ctx.how)
+        found = compute(TEST_GRAD, x, g, w, mean, var, *ctx.how)
         return *found, None, None, None
 
 
@@ -292,10 +286,15 @@ def batch_norm(
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
     given = [_statistic(running_mean, input), _statistic(running_var, input)]
     if not training:
-        return compute(TEST, (input, w, b), input, w, b, *given, *how)
-    y, _, _, mean, var = compute(TRAIN, (input, w, b), input, w, b, *given, float(momentum), *how)
+        return compute(TEST, input, w, b, *given, *how)
+    y, _, _, mean, var = compute(TRAIN, input, w, b, *given, float(momentum), *how)
     if running_mean is not None and running_var is not None:
-        with torch.no_grad():
-            running_mean.copy_(mean)
-            running_var.copy_(var)
+        _move_on(running_mean, mean)
+        _move_on(running_var, var)
     return y
+
+
+def _move_on(running: torch.Tensor, value: torch.Tensor) -> None:
+    if running.requires_grad:
+        running = running.detach()
+    running.copy_(value)

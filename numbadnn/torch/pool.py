@@ -11,7 +11,6 @@ from torch.autograd import Function
 import numbadnn
 from numbadnn.shapes import window_count
 from numbadnn.torch.arguments import by_axis, check_batch, each, raised, refuse, remembered, tensor
-from numbadnn.torch.conv import with_row, without_row
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -21,25 +20,12 @@ HOW = "SymInt[] window, SymInt[] stride, SymInt[] pad, str mode"
 # ---- the operators: padding is the same on both sides ---------------------------------------------------------------
 
 
-def _windows(window: Any, stride: Any, pad: Any) -> tuple[Any, Any, Any]:
-    if len(window) == 1:
-        return (1, *window), (1, *stride), (0, *pad)
-    return tuple(window), tuple(stride), tuple(pad)
-
-
 def _pool(x: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any) -> Any:
-    ws, steps, pads = _windows(window, stride, pad)
-    if len(window) == 1:
-        return without_row(numbadnn.pool(with_row(x), ws, steps, mode, pads, backend=backend))
-    return numbadnn.pool(x, ws, steps, mode, pads, backend=backend)
+    return numbadnn.pool(x, tuple(window), tuple(stride), mode, tuple(pad), backend=backend)
 
 
 def _pool_grad(x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any) -> Any:
-    ws, steps, pads = _windows(window, stride, pad)
-    if len(window) == 1:
-        lines = with_row(x), with_row(y), with_row(g)
-        return without_row(numbadnn.pool_grad(*lines, ws, steps, mode, pads, backend=backend))
-    return numbadnn.pool_grad(x, y, g, ws, steps, mode, pads, backend=backend)
+    return numbadnn.pool_grad(x, y, g, tuple(window), tuple(stride), mode, tuple(pad), backend=backend)
 
 
 def _fake_pool(x: Any, window: Any, stride: Any, pad: Any, mode: str) -> Any:
@@ -111,11 +97,11 @@ def _at_maxima(h: Any, x: Any, window: Any, stride: Any, pad: Any) -> Any:
 
 
 def pooled(x: Any, *how: Any) -> Any:
-    return compute(POOL, (x,), x, *how)
+    return compute(POOL, x, *how)
 
 
 def _gradient_of(x: Any, y: Any, g: Any, *how: Any) -> Any:
-    return compute(POOL_GRAD, (x, y, g), x, y, g, *how)
+    return compute(POOL_GRAD, x, y, g, *how)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------

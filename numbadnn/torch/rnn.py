@@ -115,8 +115,7 @@ class Rnn(Function):
     def backward(ctx: Any, dy: Any, dhy: Any, dcy: Any) -> Any:
         w, x, hx, cx = saved(ctx)
         given = w, x, hx, cx, dy, dhy, None if cx is None else dcy
-        tensors = tuple(t for t in given if t is not None)
-        *found, dcx = compute(RNN_GRAD, tensors, *given, *ctx.how)
+        *found, dcx = compute(RNN_GRAD, *given, *ctx.how)
         return *found, None if cx is None else dcx, None, None, None, None, None, None
 
 
@@ -257,8 +256,7 @@ def _recurrent(
 
 
 def _apply(w: Any, x: Any, hx: Any, cx: Any, *how: Any) -> Any:
-    tensors = (w, x, hx) if cx is None else (w, x, hx, cx)
-    return compute(RNN, tensors, w, x, hx, cx, *how)
+    return compute(RNN, w, x, hx, cx, *how)
 
 
 def lstm(

@@ -104,7 +104,7 @@ class SoftmaxGrad(Function):
 
 
 def gradient_of(g: Any, y: Any, *how: Any) -> Any:
-    return compute(SOFTMAX_GRAD, (g, y), g, y, *how)
+    return compute(SOFTMAX_GRAD, g, y, *how)
 
 
 def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any) -> torch.Tensor:
@@ -122,7 +122,7 @@ def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any
     if not -ndim <= dim < ndim:
         raise IndexError(f"dim: expected an integer from {-ndim} to {ndim - 1}, got {dim}")
     x = input if input.ndim else input[None]
-    y = compute(SOFTMAX, (x,), x, dim % ndim, algo, *in_force(backend, level))
+    y = compute(SOFTMAX, x, dim % ndim, algo, *in_force(backend, level))
     return y if input.ndim else y[0]
 
 

@@ -135,7 +135,7 @@ class Sample(Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, grid = saved(ctx)
-        found = compute(SAMPLE_GRAD, (x, grid, g), x, grid, g, *ctx.how)
+        found = compute(SAMPLE_GRAD, x, grid, g, *ctx.how)
         return *found, None, None
 
 
@@ -167,7 +167,7 @@ class Grid(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return compute(GRID_GRAD, (g,), g, *ctx.how), None, None, None, None
+        return compute(GRID_GRAD, g, *ctx.how), None, None, None, None
 
 
 @GRID_GRAD.differentiated
@@ -184,7 +184,7 @@ class GridGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        return compute(GRID, (h,), h, *ctx.how), None, None, None, None
+        return compute(GRID, h, *ctx.how), None, None, None, None
 
 
 @UP.differentiated
@@ -200,7 +200,7 @@ class Up(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return compute(UP_GRAD, (g,), g, ctx.size, *ctx.how), None, None, None
+        return compute(UP_GRAD, g, ctx.size, *ctx.how), None, None, None
 
 
 @UP_GRAD.differentiated
@@ -217,7 +217,7 @@ class UpGrad(Function):
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        return compute(UP, (h,), h, *ctx.how), None, None, None, None
+        return compute(UP, h, *ctx.how), None, None, None, None
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def grid_sample(
         raise ValueError(f"input: expected channels and sizes of at least one, got shape {tuple(input.shape)}")
     if not align_corners:
         input, grid = _corners(input, grid)
-    return compute(SAMPLE, (input, grid), input, grid, *in_force(backend, determinism))
+    return compute(SAMPLE, input, grid, *in_force(backend, determinism))
 
 
 def _corners(x: Any, grid: Any) -> tuple[Any, Any]:
@@ -286,7 +286,7 @@ def affine_grid(
     rows, columns = size[2:]
     if not align_corners:
         theta = theta * theta.new_tensor([(columns - 1) / columns, (rows - 1) / rows, 1.0])
-    return compute(GRID, (theta,), theta, rows, columns, *in_force(backend, determinism))
+    return compute(GRID, theta, rows, columns, *in_force(backend, determinism))
 
 
 def upsample_bilinear(
@@ -312,4 +312,4 @@ def upsample_bilinear(
     flat = [n for p in pairs for n in p]
     if len(flat) != 4 or not all(isinstance(n, int) and n > 0 for n in flat):
         raise ValueError(f"ratio: expected a positive integer, a fraction (p, q) or a pair of them, got {ratio!r}")
-    return compute(UP, (input,), input, flat, *in_force(backend, determinism))
+    return compute(UP, input, flat, *in_force(backend, determinism))

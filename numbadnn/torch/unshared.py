@@ -86,8 +86,7 @@ def unshared_conv_transpose2d(
     given = stride, padding, output_padding, groups, dilation
     sizes, *how = remembered(_transposed, given, input, weight, bias)
     x = input if input.ndim > 3 else input[None]
-    y = input_of(x, weight, (x.shape[0], *sizes), *how, groups, *in_force(backend, determinism))
-    y = _biased(y, bias, 2)
+    y = input_of(x, weight, bias, (x.shape[0], *sizes), *how, groups, *in_force(backend, determinism))
     return y if input.ndim > 3 else y[0]
 
 
@@ -99,14 +98,8 @@ def _unshared(
     given = axes, stride, padding, dilation, groups
     how = remembered(_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
-    y = _biased(result_of(x, weight, *how, groups, *in_force(backend, level)), bias, axes)
+    y = result_of(x, weight, bias, *how, groups, *in_force(backend, level))
     return y if input.ndim > axes + 1 else y[0]
-
-
-def _biased(y: Any, bias: Any, axes: int) -> Any:
-    if bias is None:
-        return y
-    return y + (bias if bias.ndim > 1 else bias[(slice(None), *(None,) * axes)])
 
 
 def _check(axes: int, input: Any, weight: Any, groups: Any) -> None:

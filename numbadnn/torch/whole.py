@@ -130,10 +130,8 @@ def _convolution(
                 (x.shape[2 + i] - 1) * stride[i] - 2 * ends[2 * i] + (w.shape[2 + i] - 1) * dilation[i] + 1 + more[i]
                 for i in range(n)
             ]
-            y = CONV_GRAD_INPUT.kernel(x, w, (x.shape[0], w.shape[1] * groups, *sizes), *how)
-        else:
-            y = CONV.kernel(x, w, *how)
-        return y if bias is None else y.add_(bias.view(-1, *(1,) * n))
+            return CONV_GRAD_INPUT.kernel(x, w, bias, (x.shape[0], w.shape[1] * groups, *sizes), *how)
+        return CONV.kernel(x, w, bias, *how)
     finally:
         torch._C._set_grad_enabled(before)
 
@@ -153,7 +151,10 @@ def _backward(
     gx = gw = gb = None
     with torch.no_grad():
         if mask[0]:
-            gx = CONV.kernel(g, w, *how) if transposed else CONV_GRAD_INPUT.kernel(g, w, tuple(x.shape), *how)
+            if transposed:
+                gx = CONV.kernel(g, w, None, *how)
+            else:
+                gx = CONV_GRAD_INPUT.kernel(g, w, None, tuple(x.shape), *how)
         if mask[1]:
             image, top = (g, x) if transposed else (x, g)
             gw = CONV_GRAD_WEIGHT.kernel(image, top, tuple(w.shape), *how)

@@ -197,19 +197,46 @@ def test_lists_that_are_reset_are_empty_in_the_gradient_too() -> None:
     assert [args[-1] for _, args in recorded.calls] == ["backend= exclude= only="] * 2
 
 
+class Named(TorchDispatchMode):
+    """The names of all operators that are called within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
 def test_batch_norm_makes_no_gradients_of_its_statistics() -> None:
     x, w = torch.randn(4, 3, 5, requires_grad=True), torch.ones(3, requires_grad=True)
     y = nt.batch_norm(x, torch.zeros(3), torch.ones(3), w, training=True)
-    names: list[str] = []
-
-    class Named(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            names.append(func.overloadpacket.__name__)
-            return func(*args, **(kwargs or {}))
-
-    with Named():
+    with Named() as called:
         y.backward(torch.ones(4, 3, 5))
-    assert "batch_norm_train_grad" in names and "zeros" not in names
+    assert "batch_norm_train_grad" in called.names and "zeros" not in called.names
+
+
+BIASED = [name for name in CASES if name.startswith(("conv", "unshared")) and len(CASES[name].arrays) == 3]
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_a_bias_is_part_of_the_call(name: str) -> None:
+    """One step forwards, and one more backwards, its sum."""
+    arrays = leaves(CASES[name])
+    with Named() as called:
+        y = CASES[name].ours(*arrays)
+    assert set(called.names) <= {"conv", "conv_grad_input", "detach"} and called.names.count("detach") < 3
+    with Named() as called:
+        y.backward(torch.ones_like(y))
+    assert not {"view", "unsqueeze", "select_backward"} & set(called.names) and called.names.count("sum") == 1
+
+
+def test_parameters_of_batch_norm_are_taken_as_they_are() -> None:
+    x, (w, b) = torch.randn(4, 3, 5, requires_grad=True), torch.ones(2, 3)
+    with Named() as called:
+        nt.batch_norm(x, torch.zeros(3), torch.ones(3), w, b, training=True).backward(torch.ones(4, 3, 5))
+    assert set(called.names) - {"detach", "ones"} <= {"batch_norm_train", "copy_", "batch_norm_train_grad", "zeros"}
 
 
 def test_gradients_that_nobody_needs_are_not_computed() -> None:

@@ -13,16 +13,17 @@ from numbadnn.torch.norm import batch_norm
 def _forward(layer: Any, input: Any) -> Any:
     """As ``torch.nn``'s: the batch's statistics in training or where none are tracked; ``momentum`` None is the plain mean."""
     layer._check_input_dim(input)
-    momentum = layer.momentum
-    if layer.training and layer.track_running_stats and layer.num_batches_tracked is not None:
-        layer.num_batches_tracked.add_(1)
+    momentum, training = layer.momentum, layer.training
+    mean, var = layer.running_mean, layer.running_var  # found by a search, in each access
+    if training and layer.track_running_stats and (batches := layer.num_batches_tracked) is not None:
+        batches.add_(1)
         if momentum is None:
-            momentum = 1.0 / float(layer.num_batches_tracked)
-    training = layer.training or layer.running_mean is None
-    kept = not layer.training or layer.track_running_stats
-    mean, var = (layer.running_mean, layer.running_var) if kept else (None, None)
+            momentum = 1.0 / float(batches)
+    of_batch = training or mean is None
+    if training and not layer.track_running_stats:
+        mean = var = None
     momentum = 0.0 if momentum is None else momentum
-    return batch_norm(input, mean, var, layer.weight, layer.bias, training, momentum, layer.eps, **layer.how)
+    return batch_norm(input, mean, var, layer.weight, layer.bias, of_batch, momentum, layer.eps, **layer.how)
 
 
 class BatchNorm1d(Layer, nn.BatchNorm1d):

@@ -74,11 +74,15 @@ def _share(options: Any, job: int, end: float) -> tuple[collections.Counter[str]
         for problem in problems:
             if time.time() > end:
                 break
-            whole = problem.undivided() if device is None else _on(device, problem)
-            found = problem.divided(**where).compute(scheduler="threads", num_workers=2)
             tried[problem.function] += 1
-            if not dask_problems.same_bits(whole, found):
-                wrong.append(str(problem))
+            try:
+                whole = problem.undivided() if device is None else _on(device, problem)
+                found = problem.divided(**where).compute(scheduler="threads", num_workers=2)
+            except Exception as error:
+                wrong.append(f"{problem}: {type(error).__name__}: {error}")
+            else:
+                if not dask_problems.same_bits(whole, found):
+                    wrong.append(str(problem))
     return tried, wrong
 
 

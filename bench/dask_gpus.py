@@ -15,7 +15,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from harness import least
+from harness import least, save
 
 import numbadnn
 import numbadnn.dask as nd
@@ -135,9 +135,14 @@ def run(options: Any) -> list[dict[str, Any]]:
         allowed[LINK.format(n)] = link(list(range(n)))
     allowed["GB/s that the host reads"] = reading(min(32, os.cpu_count() or 1))
     print(allowed, flush=True)
-    rows = scaling("strong", "pinned", pinned, counts, 24, rounds)
-    rows.append(twice("pinned", pinned, allowed))
-    rows += scaling("weak", "pinned", pinned, counts, 12, rounds)
-    rows += scaling("strong", "ordinary", ordinary, counts, 24, rounds)
-    rows.append(twice("ordinary", ordinary, allowed))
-    return [{"case": "gpus, what the machine allows", **allowed}, *rows]
+    rows: list[dict[str, Any]] = [{"case": "gpus, what the machine allows", **allowed}]
+    for part in (
+        lambda: scaling("strong", "pinned", pinned, counts, 24, rounds),
+        lambda: [twice("pinned", pinned, allowed)],
+        lambda: scaling("weak", "pinned", pinned, counts, 12, rounds),
+        lambda: scaling("strong", "ordinary", ordinary, counts, 24, rounds),
+        lambda: [twice("ordinary", ordinary, allowed)],
+    ):
+        rows += part()
+        save("dask", rows, of="case", load=os.getloadavg()[0])  # the rest may take longer than there is time
+    return rows

@@ -12,11 +12,16 @@ Each function has the name and the parameters of numbadnn's own; nothing is comp
 from __future__ import annotations
 
 try:
-    import dask.array  # noqa: F401
+    import dask.array
 except ImportError as error:
     raise ImportError(
         f"numbadnn.dask needs Dask, which cannot be imported ({error}): pip install 'numbadnn[dask]'"
     ) from None
+if "expr" in dask.array.Array.__module__:  # its arrays have expressions in place of the layers of a graph
+    raise ImportError(
+        "numbadnn.dask needs arrays with graphs: set Dask's option array.query-planning to False before dask.array is imported "
+        "(DASK_ARRAY__QUERY_PLANNING=False)"
+    )
 
 from numbadnn.dask.chunking import suggest_chunks
 from numbadnn.dask.elementwise import batch_normalization_test, softmax, softmax_grad

@@ -24,7 +24,8 @@ class Part(NamedTuple):
 def operand(name: str, value: Any, channels: int | None = 1) -> da.Array:
     """A Dask array from an argument; what else has a shape and a dtype (zarr, NumPy, a memory map) becomes one.
 
-    ValueError for chunk sizes that are not known, and for more than one chunk of the axis ``channels``.
+    ValueError for chunk sizes that are not known, and for more than one chunk of the axis ``channels``; TypeError for
+    chunks that are arrays of another kind than NumPy's or a GPU's.
     """
     if not isinstance(value, da.Array):
         if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -35,17 +36,52 @@ def operand(name: str, value: Any, channels: int | None = 1) -> da.Array:
         if channels is not None and channels < len(chunks):
             chunks[channels] = -1
         value = da.from_array(value, chunks=tuple(chunks))
-    for axis, sizes in enumerate(value.chunks):
-        if any(math.isnan(size) for size in sizes):
-            raise ValueError(
-                f"{name}: expected chunks of known sizes, those of axis {axis} are not known: call compute_chunk_sizes() first"
-            )
+    known(name, value)
     if channels is not None and channels < value.ndim and len(value.chunks[channels]) > 1:
         raise ValueError(
             f"{name}: expected one chunk of the channels (axis {channels}), got {len(value.chunks[channels])}: "
             f"rechunk({{{channels}: -1}})"
         )
     return value
+
+
+def known(name: str, array: da.Array) -> None:
+    """TypeError, ValueError unless a Dask array has chunks of known sizes that are arrays of NumPy or of a GPU."""
+    for axis, sizes in enumerate(array.chunks):
+        if any(math.isnan(size) for size in sizes):
+            raise ValueError(
+                f"{name}: expected chunks of known sizes, those of axis {axis} are not known: call compute_chunk_sizes() first"
+            )
+    if not is_plain(array._meta):
+        raise TypeError(
+            f"{name}: expected chunks that are arrays of NumPy or CuPy, got {type(array._meta).__qualname__}: make such arrays "
+            "of them first, as da.ma.filled does of masked ones and map_blocks of others"
+        )
+
+
+def is_plain(array: Any) -> bool:
+    """Whether an array holds its elements and nothing else: an array of NumPy without a mask, or one on a GPU."""
+    if isinstance(array, np.ndarray):
+        return not isinstance(array, (np.ma.MaskedArray, np.matrix))
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def as_said(array: Any, take: Slices, dtype: Any) -> None:
+    """TypeError, ValueError for a chunk that is not what its Dask array says: elements of it would be taken for others."""
+    if isinstance(array, np.ndarray) and not is_plain(array):
+        raise TypeError(
+            f"expected a chunk that is an array of NumPy, as its Dask array says, got {type(array).__qualname__}"
+        )
+    if array.dtype != dtype:
+        raise TypeError(
+            f"expected a chunk of {dtype}, as its Dask array says, got {array.dtype}: tell map_blocks the dtype, or use astype"
+        )
+    least = tuple(s.stop for s in take)
+    if len(array.shape) != len(least) or any(n < m for n, m in zip(array.shape, least, strict=True)):
+        raise ValueError(
+            f"expected a chunk of at least {least}, as its Dask array says, got one of {tuple(array.shape)}: tell map_blocks "
+            "the chunks"
+        )
 
 
 def stand_in(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

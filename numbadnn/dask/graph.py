@@ -13,7 +13,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph
 
 from numbadnn import pieces
-from numbadnn.dask.arrays import Slices, Window
+from numbadnn.dask.arrays import Slices, Window, is_plain, known
 from numbadnn.dask.work import Call, Step
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -30,12 +30,17 @@ class Filters(NamedTuple):
 
 
 def filters_of(name: str, value: Any) -> Filters:
-    """Filters as one object of the graph: any array, or a Dask array as one chunk."""
+    """Filters as one object of the graph: any array, or a Dask array as one chunk; TypeError, ValueError as ``operand``."""
     if isinstance(value, da.Array):
+        known(name, value)
         whole = value.rechunk(-1)
         return Filters((whole.name, *(0,) * whole.ndim), {}, whole, whole.shape, whole.dtype)
-    if not hasattr(value, "__cuda_array_interface__"):
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise TypeError(f"{name}: expected an array, got {type(value).__qualname__}")
+    if not isinstance(value, np.ndarray) and not hasattr(value, "__cuda_array_interface__"):
         value = np.asarray(value)  # zarr and the like
+    if not is_plain(value):
+        raise TypeError(f"{name}: expected a plain numpy.ndarray, got {type(value).__qualname__}")
     key = f"{name}-{tokenize(value)}"
     return Filters(key, {key: value}, None, tuple(value.shape), value.dtype)
 

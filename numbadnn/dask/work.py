@@ -14,7 +14,7 @@ import numpy as np
 import numbadnn
 from numbadnn import config
 from numbadnn.dask import devices
-from numbadnn.dask.arrays import Slices
+from numbadnn.dask.arrays import Slices, as_said
 from numbadnn.pieces import Piece, Read
 
 #: of each block: (slices of an array, slices of the block)
@@ -27,8 +27,7 @@ class Call:
 
     ``dtypes``: of the blocks and of the result; blocks become of the dtype ``wide``, where there is one, before the call.
     ``like``: an empty array of their library. ``shape_argument``: what the function calls a gradient's input_shape. ``gpus``:
-    blocks of NumPy go through these. ``options``: those in force when the Dask array was made, () for those of the worker's
-    environment.
+    blocks of NumPy go through these. ``options``: what was set where the Dask array was made.
     """
 
     function: str
@@ -39,7 +38,7 @@ class Call:
     unshared: bool = False
     gpus: devices.Gpus = None
     wide: Any = None
-    options: tuple[Any, ...] = field(default_factory=lambda: options_in_force())
+    options: tuple[tuple[str, Any], ...] = field(default_factory=lambda: options_in_force())
 
     def parameters(self, piece: Piece) -> dict[str, Any]:
         own = dict(piece.keywords)
@@ -48,17 +47,18 @@ class Call:
         return {**self.keywords, **own}
 
 
-def options_in_force() -> tuple[Any, ...]:
-    """What ``numbadnn.using`` has set here, so that it can be sent."""
-    options = config._using.get()
-    if options is None:
-        return ()
-    return tuple((name, value) for name, value in options.__dict__.items()), tuple(options.origin.items())
+def options_in_force() -> tuple[tuple[str, Any], ...]:
+    """(name, value) of what ``numbadnn.using`` and ``set_options`` have set here; a worker's own process decides the rest."""
+    options = config.current()
+    return tuple((n, v) for n, v in options.__dict__.items() if options.origin[n] in ("using", "set_options"))
 
 
 @contextmanager
-def in_force(options: tuple[Any, ...]) -> Iterator[None]:
-    token = config._using.set(config._intern(*options) if options else None)
+def in_force(options: tuple[tuple[str, Any], ...]) -> Iterator[None]:
+    """As if ``using`` set these, and no other block of it were in force here."""
+    given = dict(options)
+    values = config.of_process().replace(given, dict.fromkeys(given, "using"))
+    token = config._using.set(values)
     try:
         yield
     finally:
@@ -147,7 +147,10 @@ class Step:
         if call.unshared:
             filters = filters[(slice(None), *piece.outputs)]
         with in_force(call.options), devices.lane(call.gpus) as lane:
-            given = zip(piece.reads, call.dtypes, blocks, self.places, strict=False)
+            given = [*zip(piece.reads, call.dtypes, blocks, self.places, strict=False)]
+            for _, dtype, arrays, at in given:
+                for array, (take, _) in zip(arrays, at, strict=True):
+                    as_said(array, take, dtype)
             whole = [
                 gathered(slot, read, dtype, arrays, at, call, lane)
                 for slot, (read, dtype, arrays, at) in enumerate(given)

@@ -1,19 +1,22 @@
 """A process that finds all on disk computes without importing Numba: the same bits, and nothing that is damaged or another's."""
 
+import ast
+import importlib
 import itertools
 import json
 import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from folders import ROOT
 
-from numbadnn.cpu.lang import native
+from numbadnn.cpu.lang import later, native
 from numbadnn.host import images, layer, private, sources
 
 pytestmark = pytest.mark.skipif(not images.possible(), reason="images are kept for 64-bit x86 under Linux")
@@ -76,6 +79,29 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str, Call
     build(np.zeros(1), np.zeros(1), 1, 1.0)
     (found,) = build.overloads.values()
     return symbols.image_of(found.library), found.fndesc.llvm_cpython_wrapper_name, build
+
+
+def asked() -> Iterator[tuple[str, str]]:
+    """(module, name) of all that plans ask ``later`` for."""
+    for path in sorted((ROOT / "numbadnn" / "cpu").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "later.names"]
+        for call in calls:
+            module, *names = (ast.literal_eval(a) for a in call.args)
+            yield from ((module, name) for name in names)
+
+
+def test_all_that_plans_ask_of_kernels_can_be_kept() -> None:
+    """Else the plan imports Numba in each new process."""
+    found = set(asked())
+    assert len(found) > 20
+    lost = []
+    for module, name in sorted(found):
+        try:
+            later._encoded(getattr(importlib.import_module(module), name), module)
+        except TypeError:
+            lost.append((module, name))
+    assert not lost
 
 
 def test_placed_code_computes_what_numbas_does_and_refuses_what_it_refuses(compiled: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.cpu.conv.terms import scalars, tap_list, volume
-from numbadnn.cpu.conv.thin.geometry import FiltersGeometry
+from numbadnn.cpu.conv.thin.geometry import FiltersGeometry, Tile
 from numbadnn.cpu.conv.thin.plan import MOST_SCRATCH
 from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
@@ -54,9 +54,10 @@ def _masks(rows: int, columns: int, pitch: int, lanes: int) -> np.ndarray:
 def plan_few_filters(problem: ConvProblem) -> Executable | None:
     """The gradient with respect to the weights, of few filters a group."""
     _thin_filters = later.module("numbadnn.cpu.conv.thin.filters")
-    ACROSS, MASKED, MASKING, TILES = later.names(
-        "numbadnn.cpu.conv.thin.filters_tile", "ACROSS", "MASKED", "MASKING", "TILES"
+    ACROSS, MASKED, MASKING, SHAPES = later.names(
+        "numbadnn.cpu.conv.thin.filters_tile", "ACROSS", "MASKED", "MASKING", "SHAPES"
     )
+    TILES = [Tile(*shape) for shape in SHAPES]
     VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")
 
     problem = volume(problem)

@@ -6,26 +6,14 @@ this module imports Numba.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from numbadnn.cpu.conv.thin.geometry import Tile
 from numbadnn.cpu.lang.elements import FEATURES, I1, I32, I64, X86_512, at, known, masked, splat
 from numbadnn.cpu.lang.vector import vec_of
 from numbadnn.host.numba_names import cgutils
-
-
-class Tile(NamedTuple):
-    """Runs of y and of x that are multiplied at once: their sums, the runs of y and one of x fit the registers."""
-
-    y: int
-    x: int
-    y_masked: bool = True  # whether what the masks leave out is not read, else it is 0
-    x_masked: bool = False  # is 0 whatever it is, else it is finite
-    joined: bool = True  # whether lanes are pixels, whose sums are one
-
 
 #: numbers of the tile whose lanes are groups, and of that for what is not finite
 ACROSS, MASKING = 0, 1
@@ -35,6 +23,8 @@ TILES = (
     Tile(1, 9),
     *((Tile(2, 9), Tile(4, 6, y_masked=False)) if X86_512 else (Tile(2, 6, y_masked=False),)),
 )
+#: the same in plain tuples, which ``later`` can keep
+SHAPES = tuple(map(tuple, TILES))
 #: whether a vector's first lanes can be loaded at no cost, and so y be read where it lies
 MASKED = X86_512 or "+avx" in FEATURES
 

@@ -5,6 +5,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
+class Tile(NamedTuple):
+    """Runs of y and of x that are multiplied at once: their sums, the runs of y and one of x fit the registers."""
+
+    y: int
+    x: int
+    y_masked: bool = True  # whether what the masks leave out is not read, else it is 0
+    x_masked: bool = False  # is 0 whatever it is, else it is finite
+    joined: bool = True  # whether lanes are pixels, whose sums are one
+
+
 class Geometry(NamedTuple):
     """Lengths and strides in elements; rows of the result are those of a phase."""
 

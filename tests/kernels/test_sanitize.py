@@ -85,3 +85,8 @@ def test_all_is_well_only_where_all_was_run(watched: None, capsys: Any) -> None:
 @pytest.mark.slow(10)
 def test_problems_run_in_memory_of_their_size() -> None:
     assert checks_passed("sanitize") == 10
+
+
+@pytest.mark.slow(5)
+def test_no_kernel_reads_workspace_that_none_has_written() -> None:
+    assert checks_passed("unwritten") == 5

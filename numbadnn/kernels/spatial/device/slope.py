@@ -137,12 +137,13 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
             left_in, right_in, top_in, bottom_in = j >= 0, j + 1 < width, i >= 0, i + 1 < height
             wait_for_previous()
             for q in range(4):
-                dots[q] = read(dot + ((4 * n + q) * points + point) * dot_size)
-            s00, s01 = dots[0] if left_in and top_in else A(0), dots[1] if right_in and top_in else A(0)
-            s10, s11 = dots[2] if left_in and bottom_in else A(0), dots[3] if right_in and bottom_in else A(0)
+                dots[q] = A(0)
+                if sound and (right_in if q & 1 else left_in) and (bottom_in if q & 2 else top_in):
+                    dots[q] = read(dot + ((4 * n + q) * points + point) * dot_size)
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size
             write_slopes(
-                at, ds[3] * grid_size, s00, s01, s10, s11, u, v, sound, nothing(px, py), half_width, half_height
-            )
+                at, ds[3] * grid_size, *(dots[0], dots[1], dots[2], dots[3]), u, v, sound, nothing(px, py),
+                half_width, half_height,
+            )  # fmt: skip
 
     return kernel

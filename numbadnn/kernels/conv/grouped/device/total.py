@@ -18,6 +18,7 @@ def total(dtype: str, lanes: int, linear: bool) -> Callable[..., None]:
     ``linear``: the filters lie as the sums do.
     """
     read, write, old = load_vector("float32", 4, "float32"), store(dtype, "float32"), load(dtype, "float32")
+    read_one = load("float32", "float32")
     element, under_way, threads = ELEMENT["float32"], 4 * AHEAD, 32 * lanes
 
     @device
@@ -40,10 +41,16 @@ def total(dtype: str, lanes: int, linear: bool) -> Callable[..., None]:
         block = i32(cuda.blockIdx.x * SPAN)
         if block + lane * 4 < count:
             at = partial + i64(block + lane * 4) * 4
+            last = i32(count - 1 - block - lane * 4)  # of the four that there are
             for first in range(warp, splits, i32(AHEAD * lanes)):
                 for i in range(AHEAD):  # all of them under way before the first is needed
                     split = i32(first + i * lanes)
-                    read(some, i32(i * 4), at + (split if split < splits else first) * split_stride)
+                    source = at + (split if split < splits else first) * split_stride
+                    if last >= 3:
+                        read(some, i32(i * 4), source)
+                    else:  # what lies behind the last was never written
+                        for e in range(4):
+                            some[i * 4 + e] = read_one(source + i64(min(i32(e), last)) * 4)
                 for i in range(AHEAD):
                     if first + i * lanes < splits:
                         for e in range(4):

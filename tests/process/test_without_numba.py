@@ -65,6 +65,38 @@ def test_a_first_call_with_all_on_disk_imports_neither_numba_nor_llvmlite_nor_sc
     assert run() == [bits, [], True]
 
 
+FORKS = """
+import os, sys
+import numpy as np, numbadnn
+x = np.random.default_rng(0).standard_normal((4, 32, 96, 96)).astype("f4")
+first = numbadnn.pool(x, (2, 2))
+alone = "numba" not in sys.modules
+def child():
+    import faulthandler, numba
+    faulthandler.dump_traceback_later(60, exit=True)
+    @numba.njit(parallel=True)
+    def total(a):
+        found = 0.0
+        for i in numba.prange(a.size):
+            found += a[i]
+        return found
+    os._exit(0 if total(np.ones(1000)) == 1000 and np.array_equal(numbadnn.pool(x, (2, 2)), first) else 3)
+if alone and not (forked := os.fork()):
+    child()
+print(not alone or os.waitpid(forked, 0)[1] == 0 and np.array_equal(numbadnn.pool(x, (2, 2)), first), alone)
+"""
+
+
+@pytest.mark.slow(10)
+def test_a_forked_child_imports_numba_and_runs_parallel_code_of_its_own() -> None:
+    """It waited for ever for the parent's threads, which were started without Numba."""
+    environment = os.environ | {"NUMBADNN_VERBOSE": "quiet", "NUMBADNN_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", FORKS]
+    for _ in range(2):  # the first keeps the build
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str, Callable[..., Any]]:
     """The object of a kernel, its wrapper's name, and Numba's own function."""

@@ -259,7 +259,18 @@ def start_threads() -> layer.Layer | None:
         parallel._launch_threads()  # idempotent and locked inside
     if openmp:
         openmp.omp_set_num_threads(before)
+        if alone:
+            _end_before_forks(openmp)
     return alone
+
+
+def _end_before_forks(openmp: ctypes.CDLL) -> None:
+    """End the threads of a Python thread that forks; its next region starts them anew.
+
+    A child has none of them. Numba, imported there, does not know that they were started, and would wait for them for ever.
+    """
+    if hasattr(os, "register_at_fork") and hasattr(openmp, "omp_pause_resource_all"):  # since OpenMP 5.0
+        os.register_at_fork(before=functools.partial(openmp.omp_pause_resource_all, 2))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ accumulator's unit roundoff, gamma_d = d*u / (1 - d*u) and M = |alpha| * sum|x||
     tensor_core   the same with TENSOR_CORE: operands are aligned to the largest of a block and cut off, not rounded, so
                   a unit is 2^-23; and blocks of at least four products cut their sum and its carry too, hence 1.5 * d.
     tf32          as tensor_core, and each factor is first rounded to 11 bits: 2 * 2^-11 + 2^-22 of M.
+    tf32_cut      the same where factors are cut off after 11 bits, as some of cuDNN's engines do: 2 * 2^-10 + 2^-20 of M.
     half          sums kept in float16, where it was asked for: (exp(1.5 * d * 2^-10) - 1) * M.
     half_products as tensor_core; each product of a recurrent network's matrix is rounded to float16 before it is added to
                   others: 2^-11 of it (``rnn_bounds``).
@@ -48,7 +49,7 @@ EXPONENT = {"float16": 15, "bfloat16": 127, "float32": 127, "float64": 1023}
 
 #: unit and length of a sum on tensor cores, as the module's first paragraph derives
 TENSOR_CORE_UNIT, TENSOR_CORE_LENGTH = 2.0**-23, 1.5
-TF32 = 2 * 2.0**-11 + 2.0**-22
+TF32 = {"tf32": 2 * 2.0**-11 + 2.0**-22, "tf32_cut": 2 * 2.0**-10 + 2.0**-20}
 
 #: these classes sum products directly: on small integers nothing is rounded, so nothing may differ
 DIRECT = ("ieee", "tensor_core", "half_products")

@@ -348,7 +348,7 @@ def test_refusals_say_why(fake):
     with pytest.raises(NotSupportedError, match="engine 4: TENSOR_CORE"):
         conv.plan(problem, GPU, None)
     executable = conv.plan(problem, Policy(device=0, fp32_precision="tf32"), None)
-    assert executable.arithmetic == "tf32"
+    assert executable.arithmetic == "tf32_cut"
 
 
 def test_an_error_in_execution_is_a_cudnn_error_with_its_message(fake):

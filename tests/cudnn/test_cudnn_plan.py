@@ -197,7 +197,7 @@ def test_candidates_lists_all_with_knobs_behaviour_and_reasons(fake):
 @pytest.mark.parametrize(
     ("dtype", "notes", "want"),
     [
-        ("float32", (), "ieee"), ("float32", ("TENSOR_CORE",), "tf32"), ("float32", ("FFT",), "fft"),
+        ("float32", (), "ieee"), ("float32", ("TENSOR_CORE",), "tf32_cut"), ("float32", ("FFT",), "fft"),
         ("float32", ("WINOGRAD_TILE_4x4",), "winograd"), ("float16", (), "tensor_core"),
         ("bfloat16", ("TENSOR_CORE",), "tensor_core"), ("float64", ("TENSOR_CORE",), "ieee"),
     ],

@@ -191,7 +191,7 @@ def _tf32(array: np.ndarray) -> np.ndarray:
 def test_bounds_widen_in_the_order_of_the_classes() -> None:
     problem = cases.parse(CONVOLUTIONS[0])
     trial = Trial.of(problem)
-    widths = [trial.bounds(a)[0].accumulated for a in ("ieee", "tensor_core", "tf32")]
+    widths = [trial.bounds(a)[0].accumulated for a in ("ieee", "tensor_core", "tf32", "tf32_cut")]
     assert all((a < b).all() for a, b in itertools.pairwise(widths))
     assert (widths[1] < 4 * widths[0]).all()
     with pytest.raises(ValueError, match="arithmetic: expected"):

@@ -338,4 +338,4 @@ def arithmetic(candidate: Candidate, problem: ConvProblem) -> str:
     if dtype in ("float16", "bfloat16"):
         return "tensor_core"
     lossy = {"TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"}
-    return "tf32" if dtype == "float32" and lossy & set(candidate.notes) else "ieee"
+    return "tf32_cut" if dtype == "float32" and lossy & set(candidate.notes) else "ieee"

@@ -102,17 +102,17 @@ def _error(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, dep
     scaling = 0 if problem.alpha == 1 and problem.beta == 0 else 3
     if arithmetic == "ieee":
         e = gamma(d + scaling, u) * m
-    elif arithmetic in ("tensor_core", "tf32"):
-        e = gamma(TENSOR_CORE_LENGTH * d + scaling, TENSOR_CORE_UNIT) * m
-        if arithmetic == "tf32":
-            e += TF32 * m
+    elif arithmetic == "tensor_core" or arithmetic in TF32:
+        e = (gamma(TENSOR_CORE_LENGTH * d + scaling, TENSOR_CORE_UNIT) + TF32.get(arithmetic, 0.0)) * m
     elif arithmetic == "half":
         # (1 + u)^d - 1 is below exp(d * u) - 1 for a sum of any depth; cut off, not rounded, as on tensor cores
         e = np.expm1((TENSOR_CORE_LENGTH * d + scaling) * 2 * UNIT["float16"]) * m
     elif arithmetic in ("fft", "winograd"):
         e = abs(problem.alpha) * getattr(transforms, arithmetic)(problem, inputs, u) + gamma(3, u) * m
     else:
-        raise ValueError(f"arithmetic: expected ieee, tensor_core, tf32, half, fft or winograd, got {arithmetic!r}")
+        raise ValueError(
+            f"arithmetic: expected ieee, tensor_core, tf32, tf32_cut, half, fft or winograd, got {arithmetic!r}"
+        )
     # products and scaled sums below the smallest normal number may be flushed to zero
     flushed = (k * max(1.0, abs(problem.alpha)) + scaling) * NORMAL[dtype]
     return e + gamma(k + scaling, 2.0**-53) * m + flushed

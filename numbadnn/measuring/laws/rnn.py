@@ -99,7 +99,7 @@ def errors(problem: Any, inputs: tuple[Any, ...], old: Any, arithmetic: str, dep
     if arithmetic == "half_products":
         rounding["products"] = UNIT[problem.dtype]
     if arithmetic == "tf32":
-        rounding["factor"] = TF32
+        rounding["factor"] = TF32[arithmetic]
     if arithmetic not in ("ieee", "tensor_core", "half_products", "tf32"):
         expected = "ieee, tensor_core, half_products or tf32"
         raise ValueError(f"arithmetic: expected {expected} for {problem.op}, got {arithmetic!r}")

@@ -1,15 +1,15 @@
 """numbadnn.torch beside PyTorch: the host's cost of a call, a locally connected layer, ResNet-18, batch invariance and its price.
 
 ``python bench/bench_torch.py [--quick] [--tune] [--parts overhead local resnet bits invariance]``. All is measured in one run,
-ours and PyTorch's in turn. ResNet-18 and batch invariance need a GPU; the latter's layers are those of ``torch_layers.py``.
-float32 is IEEE's on both sides unless a row says TF32.
+ours and PyTorch's in turn. ResNet-18 (``torch_training.py``) and batch invariance need a GPU; the latter's layers are those of
+``torch_layers.py``. float32 is IEEE's on both sides unless a row says TF32. "host": until the calls return, without waiting for
+the GPU; "captured": as a CUDA graph, where the host has nothing to do.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import functools
 import itertools
 import multiprocessing
@@ -21,15 +21,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import torch
 import torch.nn.functional as F
+import torch_training
 from harness import geometric_mean, host_us, save, table
 from torch_layers import DTYPES, Layer, layers
-from torch_networks import resnet18
+from torch_training import captured
 
 import numbadnn
 import numbadnn.torch as nt
@@ -42,10 +43,17 @@ PARTS = ("overhead", "local", "resnet", "invariance", "bits")
 synchronise: Callable[[], Any] = torch.cuda.synchronize if GPU else lambda: None
 
 
+class Times(NamedTuple):
+    """Median milliseconds of a call that is waited for, and until it returns."""
+
+    whole: float
+    host: float
+
+
 def in_turn(
     calls: dict[str, Callable[[], Any]], seconds: float, within: dict[str, Callable[[], Any]] | None = None
-) -> dict[str, float]:
-    """Median milliseconds of each, waited for, one after the other until the time is over.
+) -> dict[str, Times]:
+    """Of each, one after the other until the time is over.
 
     ``within``: the block that a call is made in, which is begun and ended outside the time, as a model's is.
     """
@@ -54,7 +62,7 @@ def in_turn(
         with blocks[name]():
             call()
             call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(next(iter(times.values()))) < 5:
         for name, call in calls.items():
@@ -62,9 +70,22 @@ def in_turn(
                 synchronise()
                 start = time.perf_counter()
                 call()
+                returned = time.perf_counter()
                 synchronise()
-                times[name].append((time.perf_counter() - start) * 1e3)
-    return {name: statistics.median(each) for name, each in times.items()}
+                times[name].append(((time.perf_counter() - start) * 1e3, (returned - start) * 1e3))
+    return {name: Times(*map(statistics.median, zip(*each, strict=True))) for name, each in times.items()}
+
+
+def side_by_side(calls: dict[str, Callable[[], Any]], seconds: float, theirs: str) -> dict[str, float]:
+    """Of a step by ``ours`` and ``theirs``: as called, until the host is done, and captured in a CUDA graph."""
+    times = in_turn(calls, seconds)
+    row = {"ms": times["ours"].whole, f"{theirs}, ms": times["theirs"].whole}
+    if GPU:
+        print(row, flush=True)
+        row |= {"host, ms": times["ours"].host, f"{theirs}, host, ms": times["theirs"].host}
+        graphs = in_turn({name: captured(call) for name, call in calls.items()}, seconds / 2)
+        row |= {"captured, ms": graphs["ours"].whole, f"{theirs}, captured, ms": graphs["theirs"].whole}
+    return row
 
 
 # ---- the host's cost ------------------------------------------------------------------------------------------------------
@@ -173,20 +194,32 @@ def kib(what: str) -> int:
 
 def local(quick: bool) -> list[dict[str, Any]]:
     """On a GPU also with the gradients computed by the calling thread: to wake PyTorch's own for them takes time."""
-    rows = []
-    for name in ["small"] if quick else LOCAL:
-        calls, seconds = local_steps(*LOCAL[name]), 2 if quick else 10
-        times = in_turn(calls, seconds)
+    rows, chosen = [], ["small"] if quick else list(LOCAL)
+    if GPU:
+        with pool_of(len(chosen)) as pool:
+            list(pool.map(compile_local, chosen))
+    for name in chosen:
+        calls, seconds, other = local_steps(*LOCAL[name]), 1 if quick else 4, "unfold + einsum"
+        times = side_by_side(calls, seconds, other)
         memory = {who: peak_mib(name, who) for who in ("ours", "theirs")}
-        rows.append(
-            {"case": f"locally connected {name} {LOCAL[name]}", "ms": times["ours"], "unfold + einsum, ms": times["theirs"],
-             "times as fast": times["theirs"] / times["ours"], "MiB": memory["ours"], "unfold + einsum, MiB": memory["theirs"]}
-        )  # fmt: skip
+        row = {"case": f"locally connected {name} {LOCAL[name]}", **times}
+        row |= {
+            "times as fast": times[f"{other}, ms"] / times["ms"],
+            "MiB": memory["ours"],
+            f"{other}, MiB": memory["theirs"],
+        }
         if GPU:
+            row["captured, times as fast"] = times[f"{other}, captured, ms"] / times["captured, ms"]
             with torch.autograd.set_multithreading_enabled(False):
-                alone = in_turn(calls, seconds)
-            rows[-1] |= {"ms, one thread": alone["ours"], "unfold + einsum, ms, one thread": alone["theirs"]}
+                alone = in_turn(calls, seconds / 2)
+            row |= {"ms, one thread": alone["ours"].whole, f"{other}, ms, one thread": alone["theirs"].whole}
+        print(row, flush=True)
+        rows.append(row)
     return rows
+
+
+def compile_local(name: str) -> None:
+    local_steps(*LOCAL[name])
 
 
 # ---- ResNet-18 ------------------------------------------------------------------------------------------------------------
@@ -201,42 +234,22 @@ def resnet(quick: bool) -> list[dict[str, Any]]:
     rows = []
     kernels = {i.name for op in FAMILY if "conv2d" in op for i in implementations(op) if i.backend == "numba"}
     left_out = ",".join(sorted(kernels)) if TUNED else ""
-    torch.manual_seed(0)
-    theirs = resnet18().cuda()
-    ours = copy.deepcopy(theirs)
-    nt.convert(ours)
-    x, y = torch.randn(32, 3, 224, 224, device="cuda"), torch.randint(10, (32,), device="cuda")
-    torch.backends.cudnn.deterministic = True
-
-    def step(model: Any, autocast: bool, precision: str) -> Callable[[], Any]:
-        optimizer = torch.optim.SGD(model.parameters(), 1e-4)
-
-        def run() -> None:
-            options = numbadnn.using(fp32_precision=precision, exclude=left_out or None)
-            with options, torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-                loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-        return run
-
-    for name, autocast, precision in (
-        ("float32", False, "ieee"),
-        ("TF32", False, "tf32"),
-        ("bfloat16 autocast", True, "ieee"),
-    ):
-        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    if not TUNED:
+        with pool_of(min(14, os.cpu_count() or 1)) as pool:
+            torch_training.compile_all(pool.map)
+        print("compiled", flush=True)
+    networks = torch_training.models()
+    for setting in torch_training.SETTINGS:
+        torch_training.under(setting)
+        calls = {name: torch_training.step(network, setting, left_out) for name, network in networks.items()}
         with numbadnn.using(tune="measure" if TUNED else "cached"):
-            step(ours, autocast, precision)()
-        calls = {"ours": step(ours, autocast, precision), "theirs": step(theirs, autocast, precision)}
-        times = in_turn(calls, 3 if quick else 15)
-        row = {
-            "case": f"ResNet-18 step, batch 32, {name}{', tuned' * TUNED}",
-            "ms": times["ours"],
-            "PyTorch, ms": times["theirs"],
-        }
-        rows.append({**row, "share": times["ours"] / times["theirs"]})
+            calls["ours"]()
+        times = side_by_side(calls, 2 if quick else 6, "PyTorch")
+        row = {"case": f"ResNet-18 step, batch 32, {setting.name}{', tuned' * TUNED}", **times}
+        row["share"] = times["ms"] / times["PyTorch, ms"]
+        row["captured, share"] = times["captured, ms"] / times["PyTorch, captured, ms"]
+        print(row, flush=True)
+        rows.append(row)
     return rows
 
 
@@ -284,8 +297,8 @@ def prices(number: int, chosen: list[tuple[Layer, str]]) -> list[dict[str, float
         x, w = operands(layer, name)
         call = functools.partial(run, layer, x, w)
         times = in_turn({"ours": call, "theirs": call}, 0.03, {"ours": nt.batch_invariant})
-        price = times["ours"] / times["theirs"]
-        found.append({"ms": times["ours"], "PyTorch, ms": times["theirs"], "price": price})
+        ours, theirs = times["ours"].whole, times["theirs"].whole
+        found.append({"ms": ours, "PyTorch, ms": theirs, "price": ours / theirs})
     return found
 
 
@@ -339,14 +352,12 @@ def main() -> None:
         print_peak(*arguments.peak)
         return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    found: list[dict[str, Any]] = []
     for part in arguments.parts:
         rows = globals()[part](arguments.quick)
         columns = list(dict.fromkeys(name for row in rows for name in row))
         print(table(rows, columns), flush=True)
-        found += rows
-    if not arguments.quick:
-        print("saved", save("torch", found, of="case", threads=torch.get_num_threads()))
+        if not arguments.quick:
+            print("saved", save("torch", rows, of="case", threads=torch.get_num_threads()), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 from numbadnn.errors import BackendUnavailableError
 from numbadnn.host import files as stored
+from numbadnn.kept import tensor_cores
 from numbadnn.problem import Policy
 from numbadnn.registry import FAMILY, Impl
 
@@ -37,15 +38,10 @@ UNKNOWN = 1.25
 #: a class is not believed where it says a time so many times shorter than the implementation's own estimate
 BELIEVED = 1.25
 
-#: under tf32, measured on ResNet-50's layers (bench_conv): operations a microsecond of cuDNN's engines, and what share of its
-#: time under ieee numba.implicit_tiles takes; on an image neither gains much
-TF32_RATE, TF32_TILES = 2.5e8, 0.65
-#: how many times what is said of cuDNN's engines under tf32 they take, of dense images: layers of networks and random problems
-TF32_TAKEN = {"forward": 0.85, "grad_inputs": 0.85, "grad_weights": 1.25}
+#: what share of its time under ieee numba.implicit_tiles takes under tf32, measured on ResNet-50's layers; of what follows neither
+#: gains much
+TF32_TILES = 0.65
 NO_TF32 = ("unshared", "depthwise", "image")
-
-#: filters, or channels, that a tile of tensor cores has at least
-TILE = 64
 
 #: of the row of a class: times ``floor_us``
 FASTEST = "fastest"
@@ -137,12 +133,6 @@ def floor_us(problem: Any) -> float:
     return 3.0 + max(problem.bytes / 4.2e6, problem.flops / rate)
 
 
-def tiled_flops(problem: Any) -> float:
-    """Operations of whole tiles: what is computed of a few filters, or for a few channels, is as much as of TILE."""
-    narrow = problem.x.shape[1] if problem.direction == "grad_inputs" else problem.y.shape[1]
-    return float(problem.flops * max(1.0, TILE / narrow))
-
-
 def _rows(which: str, name: str, device: int) -> dict[str, Any]:
     known = table()
     return known.get(architecture(device), {}).get(which, {}).get(name, {}) if known else {}
@@ -194,19 +184,7 @@ def _under_tf32(impl: Impl, problem: Any) -> float | None:
     from numbadnn.problems.conv_routes import DETOUR_US
 
     behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US
-    wide, strided = max(problem.taps) > 1, max(problem.stride) > 1
-    backwards = strided and problem.direction == "grad_inputs"
-    if backwards and max(problem.dilation) > 1:
-        return behind + own + problem.flops / 5e5  # no tensor core takes both
-    slower = (3.5 if problem.groups > 1 else 1.6) if wide and problem.direction == "grad_weights" else 1.0
-    if problem.groups == 1:
-        slower *= TF32_TAKEN[problem.direction]
-    us = 8 + 5 * wide + 6 * backwards
-    if backwards and wide and problem.x.shape[1] % 4:
-        us += problem.flops / 1.5e7  # channels that fill no vector: no tensor core takes them with strides
-    if not problem.x.is_channels_last and (wide or strided or math.prod(problem.y.shape[2:]) % 8):
-        us += 4 + 4 * (problem.x.size + problem.y.size) / 2.5e6  # the engine turns both images
-    return behind + slower * (us + max(problem.bytes / 3.6e6, tiled_flops(problem) / TF32_RATE))
+    return behind + tensor_cores.under_tf32(problem, own)
 
 
 def engine_name(config: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from numbadnn.cudnn.graph.forms import Form, forms
-from numbadnn.kept.ranks import tiled_flops
+from numbadnn.kept.tensor_cores import iterated, tiled_flops
 from numbadnn.kernels.conv.tiles import model as tiles
 from numbadnn.kernels.conv.tiles.product import Product
 from numbadnn.problem import Spec
@@ -39,6 +39,8 @@ _CHANNELWISE_RATE, _SPREAD_RATE = 7e6, 0.9e6
 #: bytes a microsecond
 _MEMORY = 3e6
 _LAUNCH = 6.0
+#: gradients of filters of little, which an engine adds up term by term: operations a microsecond
+_SUMMED_RATE = 7e5
 
 #: (rows, columns, terms, elements of a thread, blocks a multiprocessor), and how much more time an element takes
 _TILES = (((128, 128, 8, 16, 4, 2), 1.0), ((128, 64, 8, 8, 8, 3), 1.1), ((128, 32, 8, 8, 4, 4), 1.3))
@@ -66,16 +68,22 @@ _UNSURE = {
 
 def microseconds(problem: ConvProblem) -> float:
     """Launch, arithmetic or memory, and the copies of the cheapest form."""
-    copied = copies(next(forms(problem)))
+    found = _straight(problem)
+    if problem.direction == "grad_weights" and problem.groups == 1 and problem.axes == 2 and not problem.unshared:
+        found = min(found, _LAUNCH + problem.flops / _SUMMED_RATE)
+    return found + copies(next(forms(problem)))
+
+
+def _straight(problem: ConvProblem) -> float:
     plain = problem.groups == 1 and not problem.unshared and problem.op != "causal_conv1d"
     if plain and problem.x.itemsize == 2:
         own = _dense_halves(problem) if problem.x.shape[1] > _IMAGE else _filled(problem)
-        return _unsure(problem) * (own + _transposed(problem)) + copied
+        return max(_unsure(problem) * (own + _transposed(problem)), iterated(problem))
     channelwise = problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and not problem.unshared
     last = problem.x.is_channels_last
     if channelwise and (problem.x.itemsize == 2 or (problem.x.dtype == "float32" and not last)):
-        return _channelwise(problem, last) + copied
-    return _unsure(problem) * (_LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY)) + copied
+        return _channelwise(problem, last)
+    return _unsure(problem) * (_LAUNCH + max(_arithmetic(problem), problem.bytes / _MEMORY))
 
 
 def _unsure(problem: ConvProblem) -> float:

@@ -137,7 +137,8 @@ def _register_steps(op: str, stem: str, module: Any, steps: Any, speed: float) -
         return _plan_steps(problem, policy, steps(problem, config or module.heuristic(problem)))
 
     def rank(problem: NormProblem) -> float:
-        return launches_us(problem) + problem.bytes / speed
+        more = 1.5 if stem == "columns" and problem.op in (TRAIN, TRAIN_GRAD) else 0.0  # measured
+        return launches_us(problem) + more + problem.bytes / speed
 
     register(Impl(op, "numba", f"numba.norm_{stem}", supports, plan, rank, "ieee", "gpu_to_gpu"))
 
@@ -168,7 +169,8 @@ def _register_strided(op: str) -> None:
         return around(direct, facts, summation=added)
 
     def rank(problem: NormProblem) -> float:
-        return launches_us(problem) + problem.bytes / 2e5
+        each = problem.x.size / max(1, min(spec.size for spec in problem.inputs))  # that a channel's threads add up
+        return launches_us(problem) + max(problem.bytes / 2e5, each / 500)
 
     register(Impl(op, "numba", "numba.norm_strided", supports, plan, rank, "ieee", "gpu_to_gpu", complete=True))
 

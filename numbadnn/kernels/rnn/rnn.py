@@ -102,7 +102,7 @@ def rank(problem: RnnProblem) -> float:
     if together and H <= 512 and problem.batch <= 256:
         step = 2.0 + H / 300 if problem.dtype == "float16" else (0.2 + H / 85) * (1.5 if back else 1.0)
     else:
-        step = 5.5 + 1e-4 * problem.batch * n.gates * H**2 / 132
+        step = 5.5 + max(1e-4 * problem.batch * n.gates * H**2 / 132, 0.068 * (H - 100))  # a sum waits for its terms
     passes = 2 if back and "reserve" not in problem.names else 1
     return 35 + step * passes * problem.steps * n.num_layers * n.directions + problem.flops / rate
 

@@ -200,19 +200,17 @@ def _space(problem: ConvProblem, policy: Policy) -> list[DepthwiseConfig]:
 
 
 def _rank(problem: ConvProblem) -> float:
-    """Microseconds as an H200 has them: launches, bytes, the taps that a thread adds one after the other."""
-    if problem.direction == "grad_weights":
-        # two launches, the sums of a block, its taps
-        return 20 + max(problem.flops / 6e6, problem.bytes / (1.6e6 if channels_last(problem) else 4.5e6))
-    if OPERATIONS[problem.op].arrangement:  # one row: a strip ends where it begins
-        filled = 1.6e6 if problem.w.shape[0] > problem.groups else 2.2e6
-        return 2 + problem.bytes / (filled if problem.x.itemsize > 2 else 0.8 * filled)
-    slower = channels_last(problem) and problem.direction == "forward" and max(problem.stride) > 1
+    """Microseconds as layers and random problems on an H200 have them: launches, bytes or sums, the taps that a thread adds."""
     taps, filters = math.prod(problem.taps), problem.w.shape[0] // problem.groups
-    serial = min(10.0, 0.4 * max(0, taps - 9)) + (
-        0.14 * taps * (filters - 1) if problem.direction == "grad_inputs" else 0.0
-    )
-    return (3 if slower else 9) + serial + problem.bytes / (1.4e6 if slower else 3.3e6)
+    if problem.direction == "grad_weights":  # two launches
+        planes = 0 if channels_last(problem) else problem.x.shape[0] * problem.w.shape[0]
+        return 9 + (0.25 + planes / 2e4) * taps + max(problem.flops / 4.8e6, problem.bytes / 1.6e6)
+    if OPERATIONS[problem.op].arrangement:  # one row: a strip ends where it begins
+        filled = 1.6e6 if filters > 1 else 2.2e6
+        return 2 + problem.bytes / (filled if problem.x.itemsize > 2 else 0.8 * filled)
+    serial = 0.03 * taps + (0.1 * taps * (filters - 1) if problem.direction == "grad_inputs" else 0.0)
+    rate = 7e6 if problem.x.itemsize > 2 else 1.1e7
+    return 6 + serial + max(problem.flops / rate, problem.bytes / (3e6 if filters == 1 else 1.6e6))
 
 
 def kernels() -> Iterator[Kernel]:

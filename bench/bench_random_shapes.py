@@ -1,8 +1,9 @@
 """Random problems that no table was made for: what auto chooses, how long every candidate takes, and PyTorch beside it.
 
 ``random_problems.draw`` draws them by number, so that any beginning is a fair sample. Of each: the implementation that auto
-takes untuned; every implementation that takes the problem, as it is by itself, and of cuDNN's graph API the first engines of
-its heuristics; PyTorch without and with ``cudnn.benchmark``, and with ``cudnn.deterministic`` as well where it was faster.
+takes untuned (with ``--tune likely`` after it timed the likely ones) and the seconds that it chose for; every implementation that
+takes the problem, as it is by itself, and of cuDNN's graph API the first engines of its heuristics; PyTorch without and with
+``cudnn.benchmark``, and with ``cudnn.deterministic`` as well where it was faster.
 A result of ours that is far from PyTorch's is said to be wrong (validate has the bounds). Processes prepare side by side,
 one measures at a time on each GPU. A line of JSON a problem, written as it is done; what it all says prints ``random_report``.
 ``python bench/bench_random_shapes.py [--count N] [--from N] [--jobs N] [--budget SECONDS] [--json FILE]``; without a GPU
@@ -12,6 +13,7 @@ one measures at a time on each GPU. A line of JSON a problem, written as it is d
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import sys
@@ -45,13 +47,13 @@ HOPELESS, SLOW = 40.0, 3.0
 ROUNDS, LAUNCHES, MOST_SETS = 3, 6, 12
 
 
-def measure(drawn: random_problems.Drawn, note: workers.Note) -> dict[str, Any]:
+def measure(drawn: random_problems.Drawn, note: workers.Note, tune: Any = "heuristic") -> dict[str, Any]:
     """The row of one problem."""
     import torch
 
     try:
         torch.cuda.set_device(int(current_process().name.rpartition("-")[2] or 0) % torch.cuda.device_count())
-        with numbadnn.using(fp32_precision=drawn.precision):
+        with numbadnn.using(fp32_precision=drawn.precision, tune=tune):
             return _measured(drawn, note)
     except Exception as error:  # one that fails must not end the others
         return {"error": f"{drawn.problem}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
@@ -121,12 +123,13 @@ def _ways(candidates: Candidates, note: workers.Note) -> tuple[list[dict[str, An
         )  # fmt: skip
 
     choice = choose(candidates)
+    seconds = round(time.perf_counter() - begin, 3)
     note(choice.impl.name)
     choice, executable = remembered.followed(
         choice, problem, policy, candidates.options, lambda: choose(candidates, from_files=False)
     )
     add(executable, choice.impl, choice.config is None)
-    rows[0]["auto"] = choice.decided_by.split(",")[0]
+    rows[0] |= {"auto": choice.decided_by.split(",")[0], "chosen_s": seconds}
     least = min(candidates.estimate(impl) for impl in candidates.present() if not candidates.reason(impl))
     for impl in candidates.ordered():
         detour = candidates.estimate(impl) >= DETOUR_US
@@ -188,6 +191,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, metavar="N", help="so many problems at most (1000)")
     parser.add_argument("--jobs", type=int, default=14, metavar="N", help="processes that prepare side by side (14)")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no further problem after this time")
+    parser.add_argument("--tune", default="heuristic", metavar="WORD", help="the option tune: heuristic, likely")
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: bench/results/GPU_random.jsonl")
     parser.add_argument("--report", nargs="+", type=Path, metavar="FILE", help="measure nothing: what these files say")
     parser.add_argument("--write", type=Path, metavar="FILE", help="with --report: these files as one document to keep")
@@ -215,7 +219,8 @@ def main() -> int:
         print(
             json.dumps({**header, "seed": options.seed, "architecture": ranks.architecture(0)}), file=file, flush=True
         )
-        for drawn, row in workers.each(problems, measure, options.jobs, over):
+        measured = functools.partial(measure, tune=options.tune)
+        for drawn, row in workers.each(problems, measured, options.jobs, over):
             if isinstance(row, workers.Ended):
                 row = {"error": f"{drawn.problem}: {row.why}, at {row.at}"}
             print(json.dumps(row), file=file, flush=True)

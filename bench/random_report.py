@@ -39,7 +39,7 @@ def write(path: Path, files: Iterable[Path]) -> None:
 def slim(row: Row) -> Row:
     fastest = fastest_of(row)["time_us"]
     kept = [c for c in row["candidates"] if c["heuristic"] or "auto" in c or c["time_us"] <= 1.5 * fastest]
-    fields = ("impl", "config", "time_us", "heuristic", "estimate_us", "error", "auto")
+    fields = ("impl", "config", "time_us", "heuristic", "estimate_us", "error", "auto", "chosen_s")
     short = [{name: c[name] for name in fields if c.get(name) is not None} for c in kept]
     for c in short:
         if "config" in c and not _engine(c):

@@ -34,7 +34,7 @@ AlgoBwdFilter = Literal[
 ]  # fmt: skip
 #: of a call, whichever its direction
 Algo = AlgoFwd | AlgoBwdData | AlgoBwdFilter
-Tune = Literal["heuristic", "cached", "measure"]
+Tune = Literal["heuristic", "cached", "likely", "measure"]
 Verbose = Literal["none", "quiet", "dispatch", "exec", "all"]
 
 PoolMode = Literal["max", "max_deterministic", "average_inc_pad", "average_exc_pad", "sum", "average"]

@@ -1,8 +1,8 @@
 """The implementation that computes a problem, decided before anything runs.
 
 Order: what files know of the problem (the plan file, then what was measured here), then the rank within the backends that
-the options name, then the measurements that the package comes with; ``tune="measure"`` measures now. Nothing is chosen by
-running it and catching the error: a bug must not look like a missing feature.
+the options name, then the measurements that the package comes with; ``tune="likely"`` and ``"measure"`` measure now. Nothing is
+chosen by running it and catching the error: a bug must not look like a missing feature.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _chosen(candidates: Candidates, from_files: bool) -> Choice:
         chosen = layer
     elif from_files and (config := ranks.configuration(chosen.impl, candidates.problem, policy)) is not None:
         chosen = dataclasses.replace(chosen, config=config, remembered=True)
-    if candidates.options.tune == "measure" and policy.determinism not in select.FIXED_LEVELS:
+    if candidates.options.tune in remembered.NOW and policy.determinism not in select.FIXED_LEVELS:
         return remembered.measured(candidates, chosen)
     return chosen
 

@@ -108,7 +108,7 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
         return Explanation(problem, policy, "empty", "empty", ())
     select.warn_of_unknown(options.exclude)
-    untuned = options if options.tune != "measure" else options.replace({"tune": "cached"}, {})
+    untuned = options if options.tune not in remembered.NOW else options.replace({"tune": "cached"}, {})
     candidates = Candidates(problem, policy, untuned, backend)
     choice: select.Choice | None = None
     made: Executable | None = None

@@ -19,6 +19,12 @@ from numbadnn.measuring import tune
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, plan
 
+#: values of the option ``tune`` that measure a problem when it is met
+NOW = ("likely", "measure")
+
+#: ``tune="likely"`` measures what is estimated to take so many times the least, and no more implementations than these
+LIKELY, MOST = 3.0, 4
+
 
 def restored(entry: dict[str, Any], candidates: Candidates, backends: tuple[str, ...]) -> tuple[Impl, Any] | str:
     """The implementation and configuration that a file names, or why they may not be used."""
@@ -94,7 +100,7 @@ def tuned(candidates: Candidates) -> select.Choice | None:
     if options.tune == "heuristic" or policy.determinism in select.FIXED_LEVELS:
         return None
     record = choices.lookup(candidates.problem, policy, options)
-    if record is None:
+    if record is None or (record.get("likely") and options.tune == "measure"):
         return None
     first = candidates.groups[0]
     if not set(candidates.names(first)) <= set(record["considered"]):
@@ -147,14 +153,15 @@ def followed(
 
 
 def measured(candidates: Candidates, chosen: select.Choice) -> select.Choice:
-    """The fastest of all that the rank might have chosen from; ``chosen`` where nothing can be measured now."""
+    """The fastest of all that the rank might have chosen from, or of the likely; ``chosen`` where nothing can be measured now."""
     if tune.measuring():
         return chosen
     problem, policy, group = candidates.problem, candidates.policy, _group(candidates, chosen)
     admitted = [i for i in candidates.ordered(group) if not candidates.reason(i)]
-    names = candidates.names(group)
+    names, few = candidates.names(group), candidates.options.tune == "likely"
+    admitted = _likely(candidates, admitted) if few else admitted
     try:
-        outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem))
+        outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem), likely=few)
     except (NumbaDNNError, MemoryError) as error:
         if not is_lack_of_memory(error):
             raise
@@ -171,3 +178,15 @@ def measured(candidates: Candidates, chosen: select.Choice) -> select.Choice:
         raise NumbaDNNError(f"{best.impl} {best.config} was measured but cannot be planned again: {found}")
     decided = f"measured, {best.time_us:.4g} us, the fastest of {len(outcome.timed)}"
     return select.Choice(found[0], decided, chosen.refusals, chosen.fallback, found[1], time_us=best.time_us)
+
+
+def _likely(candidates: Candidates, admitted: list[Impl]) -> list[Impl]:
+    """Those of them that are estimated near the fastest, a detour like any other: what a measurement is worth its time for."""
+    from numbadnn.problems.conv_routes import DETOUR_US
+
+    def estimate(impl: Impl) -> float:
+        us = candidates.estimate(impl)
+        return us - DETOUR_US if us >= DETOUR_US else us
+
+    found = sorted(admitted, key=estimate)
+    return [impl for impl in found if estimate(impl) <= LIKELY * estimate(found[0])][:MOST]

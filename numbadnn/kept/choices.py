@@ -84,11 +84,13 @@ def record_of(outcome: Outcome) -> dict[str, Any]:
             kept.append(candidate.as_dict())
         seen.add(candidate.impl)
     wrong = [f"{c.impl} {c.config}: {c.reason}" for c in outcome.candidates if "does not agree" in c.reason]
-    record = {
+    record: dict[str, Any] = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "considered": outcome.considered,
         "fastest": kept,
     }
+    if outcome.likely:
+        record["likely"] = True
     return {**record, "disagreed": wrong} if wrong else record
 
 

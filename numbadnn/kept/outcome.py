@@ -39,7 +39,10 @@ class Measured:
 
 @dataclass(slots=True)
 class Outcome:
-    """All candidates, the timed ones first, the fastest first of all; ``considered``: every implementation asked."""
+    """All candidates, the timed ones first, the fastest first of all.
+
+    ``considered``: every implementation that could be asked; ``likely``: only those estimated near the fastest were.
+    """
 
     problem: Any
     policy: Policy
@@ -47,6 +50,7 @@ class Outcome:
     considered: list[str]
     seconds: float = 0.0
     unfinished: int = 0
+    likely: bool = False
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -38,8 +38,8 @@ UNKNOWN = 1.25
 #: a class is not believed where it says a time so many times shorter than the implementation's own estimate
 BELIEVED = 1.25
 
-#: what share of its time under ieee numba.implicit_tiles takes under tf32, measured on ResNet-50's layers; of what follows neither
-#: gains much
+#: what share of its time under ieee numba.implicit_tiles takes under tf32, measured on ResNet-50's layers; of what follows
+#: neither gains much
 TF32_TILES = 0.65
 NO_TF32 = ("unshared", "depthwise", "image")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
 from numbadnn.host import stderr
-from numbadnn.kept import machine
+from numbadnn.kept import machine, ranks
 from numbadnn.kept.outcome import KEPT, NEAR, Measured, Outcome
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl, beyond_limit, plan
@@ -27,6 +27,8 @@ PATIENCE = 3.0
 FIRST_LAUNCHES, FINAL_LAUNCHES, ROUNDS, FINAL, FINALISTS = 5, 16, 3, 1.2, 6
 #: what took so many times the best in two launches is not timed more closely
 HOPELESS = 3.0
+#: how many engines of cuDNN's are timed where only what is likely is
+LIKELY_ENGINES = 4
 #: within this factor of the fastest, what the heuristic names first wins
 TIE = 1.005
 
@@ -67,17 +69,19 @@ def measure(
     seconds: float = SECONDS,
     say: Callable[[str], None] = lambda text: None,
     at: Callable[[str], None] = lambda name: None,
+    likely: bool = False,
 ) -> Outcome:
     """Plan, time and check every candidate of the admitted ``impls``; one measurement at a time.
 
     What each implementation takes by itself comes first, however long that is compiled (up to PATIENCE times ``seconds``). Then
     the other configurations of the fastest have ``seconds``, which these implementations share evenly: what has to be
-    compiled does not keep engines waiting that cuDNN has ready. ``at``: who runs next.
+    compiled does not keep engines waiting that cuDNN has ready. ``at``: who runs next. ``likely``: of configurations only the
+    first of cuDNN's engines, none of which has to be compiled.
     """
     from numbadnn.measuring.stage import stage
 
     begin = time.perf_counter()
-    outcome = Outcome(problem, policy, [], sorted(considered))
+    outcome = Outcome(problem, policy, [], sorted(considered), likely=likely)
     with _one_at_a_time(), stage(problem, policy) as place:
         judge, others = _Judge(place), False
         ready: list[tuple[Measured, Executable]] = []
@@ -134,6 +138,8 @@ class _Way:
             space = self.impl.space(self.problem, self.policy) if self.impl.space else []
             self.real = {str(machine.plain(c)): c for c in space if c is not None}
             self.left = [machine.plain(c) for c in self.real.values()]
+            if self.outcome.likely:
+                self.left = _first_engines(self.left)
         try:
             executable = plan(self.impl, self.problem, self.policy, self.real.get(str(plain)))
         except (NotSupportedError, CudnnError, ValueError) as error:
@@ -152,6 +158,15 @@ class _Way:
     def _place(self, plain: Any) -> int:
         """Where a configuration stands in the list, -1 for none that is in it."""
         return list(self.real).index(str(plain)) if str(plain) in self.real else -1
+
+
+def _first_engines(listed: list[Any]) -> list[Any]:
+    """As they are listed, the first configuration of each of so many engines of cuDNN's; of own kernels none."""
+    first: dict[str, Any] = {}
+    for config in listed:
+        if isinstance(config, dict) and "engine" in config:
+            first.setdefault(ranks.engine_name(config), config)
+    return list(first.values())[:LIKELY_ENGINES]
 
 
 def _in_turn(ways: list[_Way]) -> Iterator[_Way]:

@@ -159,6 +159,40 @@ def test_other_rules_or_versions_do_not_take_it(folder: Path, monkeypatch: pytes
         assert last().decided_by == "rank"
 
 
+def test_only_what_is_likely_is_measured_and_all_of_it_where_that_is_asked_for(folder: Path) -> None:
+    def takes(sleep_us: int, name: str, rank: float) -> Impl:
+        def plan(problem: Any, policy: Any, tile: Tile | None) -> Executable:
+            return planned(problem, policy, tile or Tile(sleep_us))
+
+        return dataclasses.replace(tiled([Tile(5)], name, rank), plan=plan)
+
+    def ran() -> tuple[str, str]:
+        numbadnn.clear_caches()
+        numbadnn.softmax(X)
+        return last().impl, last().decided_by.split(",")[0]
+
+    slow, near, far = takes(3000, "cpu.slow", 10.0), takes(200, "cpu.near", 29.0), takes(0, "cpu.far", 31.0)
+    with planted(slow), planted(near), planted(far), numbadnn.using(only="cpu.slow,cpu.near,cpu.far"):
+        assert ran() == ("cpu.slow", "rank")
+        with numbadnn.using(tune="likely"):
+            assert ran() == ("cpu.near", "measured")
+            assert ran() == ("cpu.near", "tuned")
+        (record,) = json.loads(choice_file(folder).read_text())["choices"][machine.versions(-1)][LINE].values()
+        kept = [(entry["impl"], entry["config"]) for entry in record["fastest"]]
+        assert kept == [("cpu.near", None), ("cpu.slow", None)] and record["likely"]  # and no other configuration
+        assert ran() == ("cpu.near", "tuned")
+        with numbadnn.using(tune="measure"):
+            assert ran()[1] == "measured" and last().facts["config"].sleep_us <= 5
+
+
+def test_of_cudnns_engines_the_first_few_are_likely_each_once() -> None:
+    def listed(engine: int, knob: int) -> dict[str, Any]:
+        return {"form": "nhwc", "engine": engine, "knobs": {"2": knob}}
+
+    configs = [listed(5, 0), listed(5, 1), listed(9, 3), {"sleep_us": 3}, None, *(listed(20 + n, 0) for n in range(9))]
+    assert tune._first_engines(configs) == [listed(5, 0), listed(9, 3), listed(20, 0), listed(21, 0)]
+
+
 def test_nothing_measured_decides_where_batch_and_machine_must_not_matter(folder: Path) -> None:
     with planted(tiled(rank=0.0)), numbadnn.using(tune="measure", determinism="gpu_to_gpu"):
         numbadnn.softmax(X)

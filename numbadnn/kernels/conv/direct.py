@@ -160,8 +160,8 @@ def _plan(problem: ConvProblem, policy: Policy, config: DirectConfig | None = No
 def _rank(problem: ConvProblem) -> float:
     """Microseconds, as 198 random problems and layers on an H200 have them: within 30 % in two of three.
 
-    A sum waits for each of its terms; a thread works out where a tap lies before it multiplies. In the gradient of filters several
-    threads share an element, and waits are longer.
+    A sum waits for each of its terms; a thread works out where a tap lies before it multiplies. In the gradient of filters
+    several threads share an element, and waits are longer.
     """
     if problem.direction != "grad_weights":
         forward, taps = problem.direction == "forward", math.prod(problem.taps)

@@ -23,6 +23,7 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+import hard_problems
 import random_problems
 import random_report
 
@@ -187,6 +188,7 @@ def _times(calls: dict[int, list[Any]], rows: list[Any], theirs: list[Any], row:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Random problems: auto, every candidate and PyTorch side by side.")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another set of problems (0)")
+    parser.add_argument("--hard", action="store_true", help="no random ones, but those of hard_problems.py")
     parser.add_argument("--from", type=int, default=0, metavar="N", dest="begin", help="the first problem's number (0)")
     parser.add_argument("--count", type=int, default=1000, metavar="N", help="so many problems at most (1000)")
     parser.add_argument("--jobs", type=int, default=14, metavar="N", help="processes that prepare side by side (14)")
@@ -208,7 +210,8 @@ def main() -> int:
 
     begin = time.perf_counter()
     path = options.json or RESULTS / machine.file_name(0).replace(".json", "_random.jsonl")
-    problems = (random_problems.draw(options.seed, options.begin + n) for n in range(options.count))
+    drawn_ones = (random_problems.draw(options.seed, options.begin + n) for n in range(options.count))
+    problems = hard_problems.problems() if options.hard else drawn_ones
 
     def over() -> bool:
         return options.budget is not None and time.perf_counter() - begin > options.budget

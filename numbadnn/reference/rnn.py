@@ -53,9 +53,10 @@ class Exact:
         """What is kept: a state, a gate, a gradient of either."""
         return a
 
-    def outer(self, a: list[Any], b: list[Any]) -> Any:
-        """Sum over time and batch of a_i b_j."""
-        return np.concatenate(a).T @ np.concatenate(b)
+    def outer(self, gates: list[list[Any]], b: list[Any]) -> list[Any]:
+        """Sum over time and batch of a_i b_j, for a of each gate."""
+        right = np.concatenate(b)
+        return [np.concatenate(a).T @ right for a in gates]
 
     def total(self, a: list[Any]) -> Any:
         """Sum over time and batch."""
@@ -200,8 +201,8 @@ def _backward(A: Any, net: _Net, layers: list[Any], tape: Any, dy: Any, dhy: Any
             gates = range(len(W))
             steps = [t for t, _ in all_x]
             if W[0] is not None:
-                these += [A.outer([a[k] for _, a in all_x], [source[t] for t in steps]) for k in gates]
-            these += [A.outer([a[k] for _, a in all_h], [saved[t][1] for t in steps]) for k in gates]
+                these += A.outer([[a[k] for _, a in all_x] for k in gates], [source[t] for t in steps])
+            these += A.outer([[a[k] for _, a in all_h] for k in gates], [saved[t][1] for t in steps])
             if index == first:
                 bias: list[Any] = []
             bias += [A.total([a[k] for _, a in all_x]) for k in gates]

@@ -53,87 +53,114 @@ class _Rounding:
 
 
 class _Noisy(Exact):
-    """The steps' arithmetic with the largest local error added to everything, its sign random.
+    """The steps' arithmetic, and beside it the same with the largest local error added to everything, its sign random.
 
-    All samples are taken in one pass: they lie side by side in the batch, sample by sample.
+    All is one pass: the exact run and the samples lie one after the other in the batch, ``images`` rows each. How large
+    an error is follows from the exact run, to first order the same for every sample.
     """
 
-    def __init__(self, rounding: _Rounding, samples: int) -> None:
-        self.r, self.samples, self.rng = rounding, samples, np.random.default_rng(0)
+    def __init__(self, rounding: _Rounding, samples: int, images: int) -> None:
+        self.r, self.samples, self.images, self.rng = rounding, samples, images, np.random.default_rng(0)
+        self._magnitudes: dict[Any, Float64] = {}
 
-    def noise(self, size: Any) -> Any:
-        return size * (2.0 * self.rng.integers(0, 2, np.shape(size), np.int8) - 1.0)
+    def off(self, a: Any, size: Any) -> Any:
+        """Fresh values ``a`` with an error of ``size``, which is the exact run's, in each sample."""
+        signs = self.rng.integers(0, 2, (self.samples, *size.shape), np.int8)
+        signs += signs
+        signs -= 1
+        runs = np.ascontiguousarray(a).reshape(1 + self.samples, *size.shape)
+        runs[1:] += size * signs
+        return runs.reshape(a.shape)
+
+    def _exact(self, a: Any) -> Any:
+        return a[: self.images]
+
+    def _magnitude(self, m: Float64) -> Float64:
+        """|m| of a matrix that all steps multiply with; it is looked up by where it lies."""
+        key = m.ctypes.data, m.shape, m.strides
+        if key not in self._magnitudes:
+            self._magnitudes[key] = np.abs(m)
+        return self._magnitudes[key]
 
     def _apart(self, a: list[Any]) -> Float64:
-        """(sample, time and batch, last axis) of a value over time."""
-        width = a[0].shape[-1]
-        rows = np.stack(a).reshape(len(a), self.samples, -1, width).swapaxes(0, 1)
-        return rows.reshape(self.samples, -1, width)
+        """(exact run and samples, time and batch, last axis) of a value over time."""
+        runs, width = 1 + self.samples, a[0].shape[-1]
+        rows = np.empty((runs, len(a), self.images, width))
+        for t, value in enumerate(a):
+            rows[:, t] = value.reshape(runs, self.images, width)
+        return rows.reshape(runs, -1, width)
 
     def _size(self, terms: list[tuple[Any, Any]], biases: Any) -> tuple[int, Any]:
         k, size = len(biases), sum(np.abs(b) for b in biases)
         for a, m in terms:
             k += 1 if m is None else m.shape[1]
-            size = size + (np.abs(a) if m is None else np.abs(a) @ np.abs(m).T)
+            a = np.abs(self._exact(a))
+            size = size + (a if m is None else a @ self._magnitude(m).T)
         return k, size
 
     def affine(self, terms: list[tuple[Any, Any]], *biases: Float64) -> Any:
         k, size = self._size(terms, biases)
-        found = super().affine(terms, *biases) + self.noise(self.r.gamma(k) * size)
-        return found + sum(map(self._kept, terms)) if self.r.products else found
-
-    def _kept(self, term: tuple[Any, Any]) -> Any:
-        """What W a is off by once it is kept; a that is added as it is was kept before."""
-        a, m = term
-        if m is None:
-            return 0.0
-        size = np.abs(a @ m.T)
-        return self.noise(self.r.products * size + np.where(size == 0, 0.0, self.r.tiny))
+        found = self.off(super().affine(terms, *biases), self.r.gamma(k) * size)
+        for a, m in terms if self.r.products else ():
+            if m is not None:  # W a is kept; a that is added as it is was kept before
+                kept = np.abs(self._exact(a) @ m.T)
+                found = self.off(found, self.r.products * kept + np.where(kept == 0, 0.0, self.r.tiny))
+        return found
 
     def sum(self, *parts: Any) -> Any:
-        return super().sum(*parts) + self.noise(2 * len(parts) * self.r.unit * sum(np.abs(p) for p in parts))
+        size = sum(np.abs(self._exact(p)) for p in parts)
+        return self.off(super().sum(*parts), 2 * len(parts) * self.r.unit * size)
 
     def sigmoid(self, a: Any) -> Any:
-        return super().sigmoid(a) + self.noise(np.full(a.shape, FUNCTION * self.r.unit))
+        return self.off(super().sigmoid(a), np.full(self._exact(a).shape, FUNCTION * self.r.unit))
 
     def tanh(self, a: Any) -> Any:
-        return super().tanh(a) + self.noise(np.full(a.shape, FUNCTION * self.r.unit))
+        return self.off(super().tanh(a), np.full(self._exact(a).shape, FUNCTION * self.r.unit))
 
     def relu(self, terms: list[tuple[Any, Any]], *biases: Float64) -> tuple[Any, Any]:
         """Where a sum is as small as its error, which side of 0 it falls on is left to chance."""
         k, size = self._size(terms, biases)
         h, slope = super().relu(terms, *biases)
-        near = np.abs(Exact.affine(self, terms, *biases)) <= 4 * (self.r.gamma(k) + self.r.store) * size
+        error = 4 * (self.r.gamma(k) + self.r.store) * size
+        near = np.abs(Exact.affine(self, terms, *biases)) <= np.tile(error, (1 + self.samples, 1))
+        near[: self.images] = False
         return h, np.where(near & (h == h), self.rng.integers(0, 2, slope.shape), slope)
 
     def stored(self, a: Any) -> Any:
-        return a + self.noise((self.r.store + 4 * self.r.unit) * np.abs(a) + np.where(a == 0, 0.0, self.r.tiny))
+        kept = self._exact(a)
+        return self.off(
+            a.copy(), (self.r.store + 4 * self.r.unit) * np.abs(kept) + np.where(kept == 0, 0.0, self.r.tiny)
+        )
 
-    def outer(self, a: list[Any], b: list[Any]) -> Any:
-        left, right = self._apart(a).swapaxes(1, 2), self._apart(b)
-        return left @ right + self.noise(self.r.gamma(left.shape[2]) * (np.abs(left) @ np.abs(right)))
+    def outer(self, gates: list[list[Any]], b: list[Any]) -> list[Any]:
+        found, right = [], self._apart(b)
+        for a in gates:
+            left = self._apart(a).swapaxes(1, 2)
+            size = np.abs(left[0]) @ np.abs(right[0])
+            found.append(self.off(left @ right, self.r.gamma(left.shape[2]) * size))
+        return found
 
     def total(self, a: list[Any]) -> Any:
         rows = self._apart(a)
-        return rows.sum(axis=1) + self.noise(self.r.gamma(rows.shape[1]) * np.abs(rows).sum(axis=1))
+        return self.off(rows.sum(axis=1), self.r.gamma(rows.shape[1]) * np.abs(rows[0]).sum(axis=0))
 
 
-def _deviation(exact: Float64, samples: Float64) -> Float64:
-    """``samples`` has one axis more, the first."""
-    variance = np.mean((samples - exact) ** 2, axis=0)
+def _deviation(runs: Float64) -> Float64:
+    """``runs``: the exact one, and the samples."""
+    variance = np.mean((runs[1:] - runs[0]) ** 2, axis=0)
     return DEVIATIONS * np.sqrt(np.maximum(variance, variance.mean(axis=-1, keepdims=True)))
 
 
-def _side_by_side(arrays: tuple[Any, ...], lengths: Any, samples: int) -> tuple[tuple[Any, ...], Any]:
-    """w as it is, everything else with as many copies of the batch as there are samples."""
+def _side_by_side(arrays: tuple[Any, ...], lengths: Any, runs: int) -> tuple[tuple[Any, ...], Any]:
+    """w as it is, everything else with as many copies of the batch as there are runs."""
     w, *rest = arrays
-    copies = [None if a is None else np.tile(np.asarray(a), (1, samples, 1)) for a in rest]
-    return (w, *copies), None if lengths is None else np.tile(lengths, samples)
+    copies = [None if a is None else np.tile(np.asarray(a), (1, runs, 1)) for a in rest]
+    return (w, *copies), None if lengths is None else np.tile(lengths, runs)
 
 
-def _apart(a: Float64, samples: int) -> Float64:
-    """(sample, ..) of a result whose second axis is the batch."""
-    return np.moveaxis(a.reshape(a.shape[0], samples, -1, a.shape[2]), 1, 0)
+def _apart(a: Float64, runs: int) -> Float64:
+    """(run, ..) of a result whose second axis is the batch."""
+    return np.moveaxis(a.reshape(a.shape[0], runs, -1, a.shape[2]), 1, 0)
 
 
 def rnn_forward_bound(
@@ -144,24 +171,20 @@ def rnn_forward_bound(
     ``rounding`` holds the fields of ``_Rounding``; the bounds include the rounding of y, hy, cy to what they are kept
     in.
     """
-    exact = outputs(Exact(), _network(**network), lengths, *arrays)
-    samples = _samples(**network)
-    many, ends = _side_by_side(arrays, lengths, samples)
-    noisy = outputs(_Noisy(_Rounding(**rounding), samples), _network(**network), ends, *many)
-    return tuple(_deviation(e, _apart(n, samples)) for e, n in zip(exact, noisy, strict=True))
+    samples, images = _samples(**network), np.shape(arrays[1])[1]
+    many, ends = _side_by_side(arrays, lengths, 1 + samples)
+    found = outputs(_Noisy(_Rounding(**rounding), samples, images), _network(**network), ends, *many)
+    return tuple(_deviation(_apart(a, 1 + samples)) for a in found)
 
 
 def rnn_backward_bound(
     *arrays: Any, given: Any, rounding: dict[str, Any], lengths: Any = None, **network: Any
 ) -> tuple[Float64, ...]:
     """The same for ``rnn_backward``; the last axis of dw is that of each matrix and bias vector in it."""
-    exact_dw, *exact = gradients(Exact(), _network(**network), lengths, given, *arrays)
-    samples = _samples(**network)
-    many, ends = _side_by_side(arrays, lengths, samples)
-    noisy_dw, *noisy = gradients(_Noisy(_Rounding(**rounding), samples), _network(**network), ends, given, *many)
-    dw = [_deviation(e, n).ravel() for e, n in zip(exact_dw, noisy_dw, strict=True)]
-    rest = [_deviation(e, _apart(n, samples)) for e, n in zip(exact, noisy, strict=True)]
-    return (np.concatenate(dw), *rest)
+    samples, images = _samples(**network), np.shape(arrays[1])[1]
+    many, ends = _side_by_side(arrays, lengths, 1 + samples)
+    dw, *rest = gradients(_Noisy(_Rounding(**rounding), samples, images), _network(**network), ends, given, *many)
+    return (np.concatenate([_deviation(d).ravel() for d in dw]), *(_deviation(_apart(a, 1 + samples)) for a in rest))
 
 
 def _network(

@@ -301,3 +301,30 @@ def test_the_bound_of_one_hidden_unit_is_what_many_samples_give(monkeypatch):
             )
         for some, all_of_them in zip(given, many, strict=True):
             assert (some > 0.9 * all_of_them).all()
+
+
+@pytest.mark.parametrize("mode", ["rnn_relu", "lstm", "gru"])
+def test_the_first_run_of_the_bounds_is_the_exact_one(mode, monkeypatch):
+    """The samples lie beside it in one batch, and only they are noisy: each of them is off."""
+    from numbadnn.reference import rnn_bounds
+
+    runs = []
+    keep = rnn_bounds._deviation
+    monkeypatch.setattr(rnn_bounds, "_deviation", lambda a: runs.append(a) or keep(a))
+    rng, gates = np.random.default_rng(5), {"rnn_relu": 1, "gru": 3, "lstm": 4}[mode]
+    w = rng.standard_normal(gates * 4 * (3 + 4 + 2))
+    arrays = w, rng.standard_normal((5, 2, 3)), rng.standard_normal((1, 2, 4))
+    dy, shape = rng.standard_normal((5, 2, 4)), {"hidden_size": 4, "num_layers": 1, "rnn_mode": mode}
+    rounding = {"unit": 2.0**-24, "store": 2.0**-11, "tiny": 2.0**-25, "products": 2.0**-11}
+    rnn_bounds.rnn_forward_bound(*arrays, rounding=rounding, **shape)
+    for a, exact in zip(runs, reference.rnn_forward(*arrays, **shape), strict=True):
+        assert np.allclose(a[0], exact, rtol=1e-13, atol=1e-15)
+        assert all(
+            (np.abs(sample - exact).max(initial=0) > 1e-6) and np.allclose(sample, exact, atol=0.1) for sample in a[1:]
+        )
+    runs.clear()
+    rnn_bounds.rnn_backward_bound(*arrays, dy, given=("dy",), rounding=rounding, **shape)
+    dw, *rest = reference.rnn_backward(*arrays, dy, given=("dy",), **shape)
+    found = [np.concatenate([a[0].ravel() for a in runs[: -len(rest)]]), *(a[0] for a in runs[-len(rest) :])]
+    for a, exact in zip(found, (dw, *rest), strict=True):
+        assert np.allclose(a, exact, rtol=1e-12, atol=1e-14)

@@ -183,7 +183,7 @@ def test_numba_is_as_it_was_after_a_kernel_is_compiled() -> None:
 
 
 def test_kernels_are_loaded_together_and_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    families = ("pool_tiles float32", "implicit_total float32", "turn 4", "fill float32")
+    families = ("pool_tiles float32", "implicit_total float32", "transpose 4", "fill float32")
     kernels = [next(k for k in all_kernels() if k.name.startswith(f)) for f in families]
     alone = [kernel.ptx((9, 0, "a")) for kernel in kernels]
     compiled: dict[str, str] = {}

@@ -180,7 +180,7 @@ def test_places_before_the_image_come_last(machine: Callable[..., None], line: s
 def test_comparisons_find_the_first_maximum(machine: Callable[..., None], line: str) -> None:
     for config in configs(line.replace("T", "float32"))[0][:1]:
         (kd, kh, kw), (_, sh, sw), lanes = config.window, config.stride, config.lanes
-        room, made = config.x_piece().room, config.rows * config.columns * lanes
+        room, made = config.x_piece().capacity, config.rows * config.columns * lanes
         best, found = np.full(made, -np.inf, np.float32), np.zeros(made, np.int32)
         planes = [numbers(config.x_rows * room * lanes, "float32") for _ in range(kd)]
         for z in reversed(range(kd)):
@@ -199,7 +199,7 @@ def test_comparisons_find_the_first_maximum(machine: Callable[..., None], line: 
 @pytest.mark.parametrize("line", (*LINES, "x=T:1x2x6x6x16 window=4x3x3 stride=2x2x2 pad=1x1x1"))
 def test_windows_give_to_the_element_of_their_code(machine: Callable[..., None], line: str) -> None:
     for config in configs(line.replace("T", "float32"))[1]:
-        lanes, room, wide = config.lanes, config.y_piece().room, config.columns * config.stride[2]
+        lanes, room, wide = config.lanes, config.y_piece().capacity, config.columns * config.stride[2]
         held, total = config.many_rows * room * lanes, np.zeros(config.own, np.float32)
         right = np.zeros((config.stride[0], config.tall, wide, lanes), np.float32)
         for m in range(config.many_planes):

@@ -48,7 +48,7 @@ def test_every_kernel_is_launched_by_a_problem() -> None:
         ("unshared box forward float32 8 4", "unshared box forward float32"),
         ("gemm_tiles float16 float32 64", "gemm_tiles float16"),
         ("rnn_lengths 16", "rnn_lengths"),
-        ("turn pairs", "turn pairs"),
+        ("transpose pairs", "transpose pairs"),
     ],
 )
 def test_a_kernel_is_known_by_its_words_and_its_type(name: str, said: str) -> None:

@@ -51,7 +51,7 @@ COPIES = (  # source shape and layout, destination shape and layout, offset
     ("3x4:-4,0", "3x4", (0, 0)),
     ("3x4", "2x1", (0, 5)),
     ("2x3x2x2x2x2", "2x3x2x2x2x2:1,2,6,12,24,48", (0,) * 6),
-    ("1x9x7x11", "1x9x7x11:nhwc", (0, 0, 0, 0)),  # turned, by elements and by pairs
+    ("1x9x7x11", "1x9x7x11:nhwc", (0, 0, 0, 0)),  # transposed, by elements and by pairs
     ("1x10x2x43", "1x10x2x43:nhwc", (0, 0, 0, 0)),
     ("2x34x1x14:nhwc", "2x34x1x14", (0, 0, 0, 0)),
 )

@@ -50,6 +50,6 @@ def check(text: str, stem: str, scale: float) -> bool:
 
 if __name__ == "__main__":
     passed = [check(*case) for case in CASES]
-    spatial_bins.STRIPE_ROOM = 0  # as if there were more points than shared memory has room for: cells in any order
+    spatial_bins.STRIPE_CAPACITY = 0  # as if there were more points than shared memory has room for: cells in any order
     passed += [check(*case) for case in CASES if case[0].startswith("spatialtf_sampler_grad img=float16")]
     sys.exit(not all(passed))

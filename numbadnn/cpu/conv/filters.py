@@ -171,7 +171,7 @@ def _part(
     a_block = small + vl * KC * acc
     pixels, y_count, count = count[:KC], count[KC : KC + stretch], count[KC + stretch :]
     y_table, table = table[: 2 * geo.limit * stretch], table[2 * geo.limit * stretch :]
-    channels, room = geo.M // geo.T, carry_room(geo, like)
+    channels, capacity = geo.M // geo.T, carry_capacity(geo, like)
     for j in range(j0, j1, KC):
         end = min(j + KC, j1)
         for v in range(stretch):
@@ -244,7 +244,7 @@ def _part(
                 for column in range(column0, column1):
                     tile, number = tiles + (panel * columns + column) * MR * NR * acc, (j - j0) // KC
                     if number > 0 and number % BLOCKS == 0:
-                        carry_tile(tile, room, MR * NR, number, like)
+                        carry_tile(tile, capacity, MR * NR, number, like)
                     listed_kernel(
                         source,
                         rows.ctypes.data + panel * MR * 8,
@@ -257,7 +257,7 @@ def _part(
                         like,
                     )
                     if end == j1 and number >= BLOCKS:
-                        carried_tile(tile, room, MR * NR, like)
+                        carried_tile(tile, capacity, MR * NR, like)
             if geo.splits == 1 and end == j1:  # while the tiles are in the caches
                 m0, m1 = mc * MR, min(mc_end * MR, geo.M)
                 for k in range(column0 * NR, min(column1 * NR, geo.K), vl):
@@ -265,7 +265,7 @@ def _part(
 
 
 @inner
-def carry_room(geo, like):
+def carry_capacity(geo, like):
     """Bytes from a tile to what has been carried of it: all tiles of all parts."""
     NR = NV * lanes(like)
     return geo.splits * geo.G * ((geo.M + MR - 1) // MR) * ((geo.K + NR - 1) // NR) * MR * NR * accsize(like)

@@ -121,21 +121,21 @@ def plan_filters(problem: ConvProblem) -> Executable:
     block = min(Cg, (_filters.MC_PANELS * MR - 2) // T + 2) * len(taps) * geo.plane
 
     # of long sums there are three: the tiles, what they carry and what that loses
-    room = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
+    capacity = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
 
     def shares(threads: int) -> tuple[int, int, int, int]:
         """Columns and rows of tiles of a job; bytes that a thread works in, and all there are."""
         wide, high = split_of(columns, panels, G * splits, threads, 512 // (NV * 16), 2.0, 0.25)
         work = ((wide * NV + 1) * vl * KC + block) * acc
-        return wide, high, work, int(room + threads * (work + (counts + table) * 8))
+        return wide, high, work, int(capacity + threads * (work + (counts + table) * 8))
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         wide, high, work, nbytes = shares(threads)
         memory = scratch(nbytes)
         tiles = address(memory)
-        base = tiles + room
-        rest = memory[room + threads * work :].view(np.int64)
+        base = tiles + capacity
+        rest = memory[capacity + threads * work :].view(np.int64)
         count = rest[: threads * counts].reshape(threads, counts)
         tables = rest[threads * counts : threads * (counts + table)].reshape(threads, table)
         product(

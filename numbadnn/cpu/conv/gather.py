@@ -202,9 +202,9 @@ def _stretch(
                         tile = tiles
                         if blocks > 1:
                             tile += ((panel - panel0) * columns + column) * tile_size
-                        room = (panel1 - panel0) * columns * tile_size
+                        capacity = (panel1 - panel0) * columns * tile_size
                         if kb > 0 and kb % BLOCKS == 0:
-                            carry_tile(tile, room, MR * NR, kb, like)
+                            carry_tile(tile, capacity, MR * NR, kb, like)
                         if depth > 0 and narrow:
                             narrow_kernel(a, a_step, a_where, b, where, depth, tile, kb % BLOCKS, like)
                         elif depth > 0:
@@ -213,7 +213,7 @@ def _stretch(
                             for v in range(MR * NV):
                                 store_acc(tile + v * vl * acc, zeros(like), like)
                         if last and blocks > BLOCKS:
-                            carried_tile(tile, room, MR * NR, like)
+                            carried_tile(tile, capacity, MR * NR, like)
                         a_rows = min(MR, M - panel * MR)
                         if last and geo.outside and not finite(tile, a_rows, like):
                             first_tap = k_first // (k_count // terms)

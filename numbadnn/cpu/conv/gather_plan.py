@@ -138,7 +138,7 @@ def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
         work = (block + (_gather.MC_PANELS + 3) * MR * ROW + max(tiles * MR * NV, vl) * vl) * acc
         return wide, high, work, (most_taps + 1) * (stretch + -(-reach // vl))
 
-    def room(threads: int) -> int:
+    def capacity(threads: int) -> int:
         _, _, work, counts = shares(threads)
         return int(terms.packed * acc + threads * (work + counts * (1 + 2 * geo.limit) * 8))
 
@@ -146,7 +146,7 @@ def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
         threads = thread_count(flops)
         wide, high, work, counts = shares(threads)
         table = counts * 2 * geo.limit
-        memory = scratch(room(threads))
+        memory = scratch(capacity(threads))
         base = address(memory)
         packed = base
         base += terms.packed * acc
@@ -181,5 +181,5 @@ def plan_gather(problem: ConvProblem, by_position: bool = False) -> Executable:
 
     _pack_filters, _gather_run = kernel_of(_gather_pack.pack_filters), kernel_of(_gather.gather)
     facts = {"kernel": "gather", "tile": f"{MR}x{NV * vl}x{KC}"}
-    most = most_scratch(flops, room)
+    most = most_scratch(flops, capacity)
     return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS, scratch_bytes=most)

@@ -111,8 +111,8 @@ def _kernel(height: int, width: int, listed: bool):  # type: ignore[no-untyped-d
 
 
 @inner
-def carry_tile(tile, room, n, number, like):
-    """Add a tile's n accumulators to those that lie ``room`` bytes further, and what that loses to those as far again.
+def carry_tile(tile, capacity, n, number, like):
+    """Add a tile's n accumulators to those that lie ``capacity`` bytes further, and what that loses to those as far again.
 
     ``number``: of the block of KC that is next; the first time they are put there.
     """
@@ -121,16 +121,16 @@ def carry_tile(tile, room, n, number, like):
         if number == BLOCKS:
             total, low = part, zeros(like)
         else:
-            total, low = carry(load_acc(here + room, like), load_acc(here + 2 * room, like), part)
-        store_acc(here + room, total, like)
-        store_acc(here + 2 * room, low, like)
+            total, low = carry(load_acc(here + capacity, like), load_acc(here + 2 * capacity, like), part)
+        store_acc(here + capacity, total, like)
+        store_acc(here + 2 * capacity, low, like)
 
 
 @inner
-def carried_tile(tile, room, n, like):
+def carried_tile(tile, capacity, n, like):
     """Make a tile the sum of what has been carried and of what it holds."""
     for here in range(tile, tile + n * accsize(like), lanes(like) * accsize(like)):
-        total, low = carry(load_acc(here + room, like), load_acc(here + 2 * room, like), load_acc(here, like))
+        total, low = carry(load_acc(here + capacity, like), load_acc(here + 2 * capacity, like), load_acc(here, like))
         store_acc(here, made_good(total, low), like)
 
 

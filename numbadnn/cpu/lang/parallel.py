@@ -73,14 +73,14 @@ def thread_count(work: int) -> int:
     return min(config.current().threads or processors(), int(_masking()[0]()))
 
 
-def most_scratch(work: int, room: Callable[[int], int]) -> int:
-    """What a plan says of its scratch: ``room(threads)`` bytes, for the most that ``thread_count`` may give a call here.
+def most_scratch(work: int, capacity: Callable[[int], int]) -> int:
+    """What a plan says of its scratch: ``capacity(threads)`` bytes, for the most that ``thread_count`` may give a call here.
 
     One thread alone may take longer stretches, and so more memory than each of many.
     """
     if work < SMALL:
-        return room(1)
-    return max(room(1), room(config.current().threads or processors()))
+        return capacity(1)
+    return max(capacity(1), capacity(config.current().threads or processors()))
 
 
 class Kernel:

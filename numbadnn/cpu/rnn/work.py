@@ -85,9 +85,9 @@ class Work:
         ends = [0]
         for shape in shapes:
             ends.append(ends[-1] + -(-math.prod(shape) * size // 64) * 64)
-        room = scratch(ends[-1])
+        capacity = scratch(ends[-1])
         return [
-            room[start : start + math.prod(shape) * size].view(self.acc).reshape(shape)
+            capacity[start : start + math.prod(shape) * size].view(self.acc).reshape(shape)
             for start, shape in zip(ends, shapes, strict=False)
         ]
 

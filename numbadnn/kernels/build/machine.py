@@ -9,15 +9,15 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.kernels.build import simulate
 
 #: bytes of shared memory that a block may have, by compute capability; others: the least that there is
-SHARED_ROOM = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
-LARGEST_ROOM, DEFAULT_ROOM = 227 * 1024, 48 * 1024
+SHARED_CAPACITY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+LARGEST_CAPACITY, DEFAULT_CAPACITY = 227 * 1024, 48 * 1024
 
 
-def shared_room(device: int) -> int:
+def shared_capacity(device: int) -> int:
     """Bytes of shared memory that a block may have on a device; under the simulator the largest there is."""
     if simulate.active() or device < 0:
-        return LARGEST_ROOM
-    return SHARED_ROOM.get(_driver.compute_capability(device), 99) * 1024
+        return LARGEST_CAPACITY
+    return SHARED_CAPACITY.get(_driver.compute_capability(device), 99) * 1024
 
 
 @functools.cache

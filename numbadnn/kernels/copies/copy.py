@@ -2,7 +2,7 @@
 
 Each ``plan_`` function prepares one launch for one device and thread and returns a function of addresses and a stream. Axes
 that lie together in memory are folded into one, and where all is aligned a copy moves 16 bytes a thread. A change of layout,
-where what lies together in the source does not in the destination, goes through tiles in shared memory (``device/turn.py``).
+where what lies together in the source does not in the destination, goes through tiles in shared memory (``device/transpose.py``).
 
 >>> pad = plan_copy(x, padded, offset=(0, 0, 1, 1), device=0)           # doctest: +SKIP
 >>> pad(x_address, padded_address, stream)                              # doctest: +SKIP
@@ -93,8 +93,8 @@ def plan_copy(src: Spec, dst: Spec, offset: tuple[int, ...], device: int) -> Cal
     axes = [Axis(*a) for a in zip(dst.shape, src.shape, offset, src.strides, dst.strides, strict=True)]
     axes = fold(axes)
     source, target = src.dtype, dst.dtype
-    if source == target and (turned := _turned(axes)):
-        return _plan_turn(turned, src.itemsize, src.aligned and dst.aligned, device)
+    if source == target and (transposed := _transposed(axes)):
+        return _plan_transposed(transposed, src.itemsize, src.aligned and dst.aligned, device)
     if source == target:
         axes, unit = widen(axes, src.itemsize, src.aligned and dst.aligned)
         source = target = f"{unit} bytes"
@@ -116,8 +116,8 @@ def plan_copy(src: Spec, dst: Spec, offset: tuple[int, ...], device: int) -> Cal
     return lambda src_address, dst_address, stream: launch(stream, src_address, dst_address)
 
 
-def _turned(axes: list[Axis]) -> list[Axis]:
-    """[outer, inner, across, along] of a copy that turns two axes, along packed in the source and across in the destination.
+def _transposed(axes: list[Axis]) -> list[Axis]:
+    """[outer, inner, across, along] of a copy that transposes two axes, along packed in the source and across in the destination.
 
     Empty where it is no such copy: nothing is padded or cropped, and both are long enough for tiles to be worth while.
     """
@@ -132,15 +132,17 @@ def _turned(axes: list[Axis]) -> list[Axis]:
     return [*[one] * (2 - len(others)), *others, across, along]
 
 
-def turn_kernel(size: int, pairs: bool) -> Kernel:
-    """The kernel of ``device/turn.py`` for elements of ``size`` bytes, or for pairs of two bytes each."""
-    made_by, arguments = ("copies.device.turn.turn_pairs", ()) if pairs else ("copies.device.turn.turn", (size,))
+def transpose_kernel(size: int, pairs: bool) -> Kernel:
+    """The kernel of ``device/transpose.py`` for elements of ``size`` bytes, or for pairs of two bytes each."""
+    made_by, arguments = (
+        ("copies.device.transpose.transpose_pairs", ()) if pairs else ("copies.device.transpose.transpose", (size,))
+    )
     return Kernel.of(
-        "turn pairs" if pairs else "turn", made_by, arguments, "ptr ptr i32*2 i32*2 i32 i64*3 i64*3", THREADS
+        "transpose pairs" if pairs else "transpose", made_by, arguments, "ptr ptr i32*2 i32*2 i32 i64*3 i64*3", THREADS
     )
 
 
-def _plan_turn(axes: list[Axis], size: int, aligned: bool, device: int) -> Callable[[int, int, int], None]:
+def _plan_transposed(axes: list[Axis], size: int, aligned: bool, device: int) -> Callable[[int, int, int], None]:
     outer, inner, across, along = axes
     source = (outer.src_stride, inner.src_stride, across.src_stride)
     target = (outer.stride, inner.stride, along.stride)
@@ -149,7 +151,7 @@ def _plan_turn(axes: list[Axis], size: int, aligned: bool, device: int) -> Calla
     tiles = -(-along.n // side), -(-across.n // side)
     scalars = ((along.n, across.n), tiles, inner.n, source, target)
     grid = blocks(math.prod(tiles) * outer.n * inner.n, 1)
-    launch = turn_kernel(size, pairs).prepare(device, grid, (THREADS, 1, 1), scalars)
+    launch = transpose_kernel(size, pairs).prepare(device, grid, (THREADS, 1, 1), scalars)
     return lambda src_address, dst_address, stream: launch(stream, src_address, dst_address)
 
 
@@ -177,9 +179,9 @@ def plan_scale(dst: Spec, beta: float, device: int) -> Callable[[int, int], None
 
 
 def kernels() -> Iterator[Kernel]:
-    """Some of every kind: each unit, conversions from and to each type, each rank, both index widths; turned axes."""
+    """Some of every kind: each unit, conversions from and to each type, each rank, both index widths; transposed axes."""
     for size, pairs in ((2, False), (2, True), (4, False), (8, False)):
-        yield turn_kernel(size, pairs)
+        yield transpose_kernel(size, pairs)
     for unit in (2, 4, 8, 16):
         yield copy_kernel(f"{unit} bytes", f"{unit} bytes", 5, unit == 2)
     dtypes = ("float16", "bfloat16", "float32", "float64")

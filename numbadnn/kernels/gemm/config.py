@@ -109,8 +109,8 @@ def _of_tiles(problem: GemmProblem, capability: tuple[int, int], choice: tuple[i
     config = AsyncConfig(
         m, n, k, tall, wide, warps, stages, a, b, _store(problem, 2 if warps else chunk), terms, resident=resident
     )
-    room = _SHARED.get(capability, 99 << 10)
-    while config.stages > 2 and config.ring_bytes(ITEMSIZE[problem.dtype]) > room:
+    capacity = _SHARED.get(capability, 99 << 10)
+    while config.stages > 2 and config.ring_bytes(ITEMSIZE[problem.dtype]) > capacity:
         config = replace(config, stages=config.stages - 1)
     return config
 

@@ -217,9 +217,9 @@ exchange = _or_twin("exchange", "shfl.sync.bfly.b32 $0, $1, $2, 31, -1;", (u32,)
 store_tiles = _or_twin(
     "store_tiles", "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};", (), (u32, u32, u32, u32, u32)
 )
-#: ``store_turned_tiles(address, a, b, c, d)``: the same, each tile transposed: where its column l%8 goes
-store_turned_tiles = _or_twin(
-    "store_turned_tiles",
+#: ``store_transposed_tiles(address, a, b, c, d)``: the same, each tile transposed: where its column l%8 goes
+store_transposed_tiles = _or_twin(
+    "store_transposed_tiles",
     "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};",
     (),
     (u32, u32, u32, u32, u32),

@@ -315,7 +315,7 @@ def store_tiles(address: int, *words: int) -> None:
     _meet()
 
 
-def store_turned_tiles(address: int, *words: int) -> None:
+def store_transposed_tiles(address: int, *words: int) -> None:
     block, thread = _block(), _thread()
     pieces = block.pieces[thread >> 7]
     pieces[thread & 127] = int(address)

@@ -98,7 +98,7 @@ def _reach_reason(problem: PoolProblem) -> str:
     return "needs strides and padded images below 2**31" if max(*padded, *problem.stride) >= LIMIT32 else ""
 
 
-def _room_reason(nbytes: int, policy: Policy) -> str:
+def _capacity_reason(nbytes: int, policy: Policy) -> str:
     if nbytes > policy.workspace_limit:
         return f"needs a workspace of {nbytes} bytes, the limit is {policy.workspace_limit}"
     return ""
@@ -106,7 +106,7 @@ def _room_reason(nbytes: int, policy: Policy) -> str:
 
 def supports_tiles(problem: PoolProblem, policy: Policy) -> str:
     lacks = _reach_reason(problem) or pool_tiles.reason(problem)
-    return lacks or _room_reason(pool_tiles.codes_bytes(problem), policy) or device_reason(policy)
+    return lacks or _capacity_reason(pool_tiles.codes_bytes(problem), policy) or device_reason(policy)
 
 
 def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
@@ -116,7 +116,7 @@ def supports_argmax(problem: PoolProblem, policy: Policy) -> str:
 def supports_strided(problem: PoolProblem, policy: Policy) -> str:
     """There is nothing that this kernel cannot do, given the workspace."""
     nbytes = pool_strided.workspace_bytes(problem, pool_strided.heuristic(problem))
-    return _room_reason(nbytes, policy) or device_reason(policy)
+    return _capacity_reason(nbytes, policy) or device_reason(policy)
 
 
 def rank_tiles(problem: PoolProblem) -> float:

@@ -161,7 +161,7 @@ def _checked(
     across, down, deep = tiles(c, e)
 
     def past(piece: Piece, n: int) -> bool:
-        return (across - 1) * piece.step + piece.first + piece.room > n
+        return (across - 1) * piece.step + piece.first + piece.capacity > n
 
     if problem.op == "pool":
         low, high = -e.pad[1], (down * rows - 1) * e.stride[1] - e.pad[1] + e.window[1]
@@ -191,16 +191,16 @@ def fits(c: TilesConfig, problem: PoolProblem) -> bool:
     if c.op == "pool":
         if c.rows > 1 and batch(c, problem.x.dtype) == 1:
             return False
-        held, work = c.x_piece().room + many, many * kw
+        held, work = c.x_piece().capacity + many, many * kw
     elif c.op == "choose":
-        held = c.x_rows * max(c.x_piece().room, 2 * c.columns) + (1 + c.deep) * many
+        held = c.x_rows * max(c.x_piece().capacity, 2 * c.columns) + (1 + c.deep) * many
         work = c.x_rows * c.columns * (kw - 1) + many * kh
     elif c.kind == "max":
-        looked = kd * kh * c.x_piece().room if c.fused else 0
-        held, work = c.own // c.lanes + 2 * c.many_rows * y.room + looked, (1 + c.fused) * many * kd * kh * kw
+        looked = kd * kh * c.x_piece().capacity if c.fused else 0
+        held, work = c.own // c.lanes + 2 * c.many_rows * y.capacity + looked, (1 + c.fused) * many * kd * kh * kw
     else:
         planes = min(sd, c.many_planes) + (c.many_planes > 1)
-        held, work = y.room * (c.many_rows * planes + 1) + c.columns * sw, c.own // c.lanes
+        held, work = y.capacity * (c.many_rows * planes + 1) + c.columns * sw, c.own // c.lanes
     return held * c.lanes * words <= MOST_HELD and work * c.lanes <= 256
 
 

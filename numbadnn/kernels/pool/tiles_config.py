@@ -43,7 +43,7 @@ class Piece(NamedTuple):
         return self.head + self.body * self.vec
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Columns that are written: whole accesses, so that there may be more than ``length``."""
         return max(self.length, self.tail)
 
@@ -143,4 +143,4 @@ def alone(window: Three, stride: Three, pad: Three) -> bool:
 
 def batch(c: TilesConfig, dtype: str) -> int:
     """How many rows of x a thread reads at a time, without the gradient: its tile's, or one where registers do not hold them."""
-    return c.x_rows if c.x_rows * c.x_piece().room * c.lanes * ITEMSIZE[dtype] <= 4 * MOST_HELD else 1
+    return c.x_rows if c.x_rows * c.x_piece().capacity * c.lanes * ITEMSIZE[dtype] <= 4 * MOST_HELD else 1

@@ -8,10 +8,10 @@ from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.softmax.layout import (
     Prepared,
     aligned,
+    capacity,
     channels_reason,
     layout_of,
     operand_count,
-    room,
     softmax_kernel,
     two,
 )
@@ -76,7 +76,7 @@ def _fit(problem: SoftmaxProblem, vec: int, positions: int, threads: int, values
     while parts * lanes <= threads:
         count = -(-channels // parts)
         wide = max(lanes, 128 // parts)  # a block has at least 128 threads
-        held = min(values, room(max(parts * lanes, 128), dtype, operands))
+        held = min(values, capacity(max(parts * lanes, 128), dtype, operands))
         # more than 32 addresses a thread do not fit its registers
         if count * vec <= held and count * operands <= 32 and 2 * parts * wide * vec * size <= 48 * 1024:
             return ChannelsConfig(vec, wide, parts, count)

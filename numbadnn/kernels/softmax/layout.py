@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.axes import Axis, fold
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
+from numbadnn.kernels.build.machine import DEFAULT_CAPACITY, LARGEST_CAPACITY
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.problem import Spec
 from numbadnn.problems.softmax import SoftmaxProblem
@@ -83,7 +83,7 @@ def two(axes: tuple[Axis, ...]) -> tuple[Axis, Axis]:
     return (Axis(1, tuple(0 for _ in axes[0].strides)), axes[0]) if len(axes) == 1 else (axes[0], axes[1])
 
 
-def room(threads: int, dtype: str, held: int) -> int:
+def capacity(threads: int, dtype: str, held: int) -> int:
     """Elements of each of ``held`` operands that a thread of such a block can keep in registers.
 
     A multiprocessor has 65536 registers of 32 bits, a thread at most 255; some are for the rest.
@@ -93,13 +93,13 @@ def room(threads: int, dtype: str, held: int) -> int:
     return registers // (words * held)
 
 
-def shared_limit(needed: int, static: int, room: int) -> int:
+def shared_limit(needed: int, static: int, capacity: int) -> int:
     """The most bytes that a kernel will ask for where ``needed`` are wanted beside ``static`` ones, at best all of them.
 
     One of a few numbers, which belong to the kernel's configuration: so a length does not make a kernel of its own.
     """
-    shares = [min(room, (LARGEST_ROOM + 1024) // blocks - 1024) for blocks in (4, 3, 2, 1)]
-    return next((s - static for s in (DEFAULT_ROOM, *shares) if s >= needed + static), max(shares[-1] - static, 0))
+    shares = [min(capacity, (LARGEST_CAPACITY + 1024) // blocks - 1024) for blocks in (4, 3, 2, 1)]
+    return next((s - static for s in (DEFAULT_CAPACITY, *shares) if s >= needed + static), max(shares[-1] - static, 0))
 
 
 def shared_bytes(needed: int, limit: int) -> int:
@@ -107,7 +107,7 @@ def shared_bytes(needed: int, limit: int) -> int:
 
     Such a kernel is held to what it was last allowed, so that two of its launches must not ask for different sizes.
     """
-    return min(needed, limit) if limit <= DEFAULT_ROOM else limit
+    return min(needed, limit) if limit <= DEFAULT_CAPACITY else limit
 
 
 def softmax_kernel(

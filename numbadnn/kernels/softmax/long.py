@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.softmax.layout import (
     Prepared,
     aligned,
@@ -34,9 +34,9 @@ LENGTH_LIMIT = 2**30
 STATIC = 2 * 32 * 8  # of the reductions
 
 
-def _share(problem: SoftmaxProblem, vec: int, room: int) -> int:
+def _share(problem: SoftmaxProblem, vec: int, capacity: int) -> int:
     """Shared memory for a whole row, else as much as there is; 0 where elements are moved one by one."""
-    return shared_limit(_row_bytes(problem), STATIC, room) if vec > 1 else 0
+    return shared_limit(_row_bytes(problem), STATIC, capacity) if vec > 1 else 0
 
 
 def _row_bytes(problem: SoftmaxProblem) -> int:
@@ -51,24 +51,24 @@ def _width(problem: SoftmaxProblem) -> int:
     return vec if aligned(problem) and same and layout_of(problem).length >= 2 * vec else 1
 
 
-def heuristic(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> LongConfig:
+def heuristic(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> LongConfig:
     """Small blocks where several rows fit a multiprocessor's shared memory, of 1024 where one row has it alone."""
     vec, row_bytes = _width(problem), _row_bytes(problem)
     threads = 512 if row_bytes <= 74 * 1024 else 1024
     if row_bytes <= 32 * 1024:
         threads = max(32, min(256, 1 << (layout_of(problem).length // (4 * vec)).bit_length()))  # four pieces a thread
-    return LongConfig(threads, vec, 2 if len(problem.inputs) == 1 else 1, _share(problem, vec, room))
+    return LongConfig(threads, vec, 2 if len(problem.inputs) == 1 else 1, _share(problem, vec, capacity))
 
 
-def space(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> list[LongConfig]:
+def space(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> list[LongConfig]:
     """Every configuration worth timing, the heuristic's first."""
     vec = _width(problem)
-    shared, most = _share(problem, vec, room), 32 // len(problem.inputs)
+    shared, most = _share(problem, vec, capacity), 32 // len(problem.inputs)
     found = [LongConfig(threads, vec, ahead, shared) for threads in (256, 512, 1024) for ahead in (1, 2, 4)]
-    return list(dict.fromkeys([heuristic(problem, room), *(c for c in found if c.ahead * vec <= most)]))
+    return list(dict.fromkeys([heuristic(problem, capacity), *(c for c in found if c.ahead * vec <= most)]))
 
 
-def reason(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> str:
+def reason(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> str:
     """Why this kernel cannot, "" if it can."""
     layout = layout_of(problem)
     if why := rows_reason(layout):

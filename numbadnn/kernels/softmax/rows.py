@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.softmax.layout import (
     Prepared,
     aligned,
+    capacity,
     layout_of,
     operand_count,
-    room,
     rows_reason,
     softmax_kernel,
     two,
@@ -65,7 +65,7 @@ def heuristic(problem: SoftmaxProblem) -> RowsConfig | None:
     return None
 
 
-def space(problem: SoftmaxProblem, most: int = LARGEST_ROOM) -> list[RowsConfig]:
+def space(problem: SoftmaxProblem, most: int = LARGEST_CAPACITY) -> list[RowsConfig]:
     """Every configuration worth timing, the heuristic's first: other numbers of threads a row."""
     best = heuristic(problem)
     if best is None:
@@ -74,7 +74,7 @@ def space(problem: SoftmaxProblem, most: int = LARGEST_ROOM) -> list[RowsConfig]
     found = [best]
     for lanes in (2, 4, 8, 16, 32, 128, 256, 512, 1024):
         vectors, threads = -(-pieces // lanes), max(lanes, 128)
-        if lanes < 2 * pieces and vectors * best.vec <= room(threads, problem.y.dtype, operands):
+        if lanes < 2 * pieces and vectors * best.vec <= capacity(threads, problem.y.dtype, operands):
             found.append(replace(best, lanes=lanes, vectors=vectors, threads=threads))
     return list(dict.fromkeys(c for c in found if _stash_bytes(problem, c) + STATIC <= most))
 
@@ -86,7 +86,7 @@ def _lanes(pieces: int, vec: int, dtype: str, held: int) -> tuple[int, int] | No
     """
 
     def most(lanes: int) -> int:
-        return min(8 if vec > 1 else 32, room(max(lanes, 128), dtype, held) // vec)
+        return min(8 if vec > 1 else 32, capacity(max(lanes, 128), dtype, held) // vec)
 
     few = min(4 if vec > 1 else 8, most(32))
     if pieces <= 32 * few:
@@ -102,7 +102,7 @@ def _lanes(pieces: int, vec: int, dtype: str, held: int) -> tuple[int, int] | No
     return None
 
 
-def reason(problem: SoftmaxProblem, most: int = LARGEST_ROOM) -> str:
+def reason(problem: SoftmaxProblem, most: int = LARGEST_CAPACITY) -> str:
     """Why this kernel cannot, "" if it can, where a block may have ``most`` bytes of shared memory."""
     layout = layout_of(problem)
     if why := rows_reason(layout):

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.machine import shared_room
+from numbadnn.kernels.build.machine import shared_capacity
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LEAF, device_reason, precision_reason
 from numbadnn.kernels.softmax import alike
@@ -49,11 +49,11 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
         problem = anywhere(problem, policy)
         acc = "float64" if problem.y.dtype == "float64" else "float32"
         reason = precision_reason(problem.y.dtype, acc, policy) or module.reason(problem) or device_reason(policy)
-        return reason or module.reason(problem, *_room(module, policy.device, BOUNDED))
+        return reason or module.reason(problem, *_capacity(module, policy.device, BOUNDED))
 
     def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
         problem = anywhere(problem, policy)
-        config = config or module.heuristic(problem, *_room(module, policy.device))
+        config = config or module.heuristic(problem, *_capacity(module, policy.device))
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
         level = "gpu_to_gpu" if getattr(config, "vec", 1) == 1 else "run_to_run"
@@ -70,7 +70,7 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
     def space(problem: SoftmaxProblem, policy: Policy) -> list[Any]:
         if not hasattr(module, "space"):
             return []
-        return module.space(anywhere(problem, policy), *_room(module, policy.device, BOUNDED))
+        return module.space(anywhere(problem, policy), *_capacity(module, policy.device, BOUNDED))
 
     name, complete = f"numba.softmax_{stem}", stem == "strided"
     register(Impl(op, "numba", name, supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete, space=space))
@@ -84,8 +84,8 @@ def anywhere(problem: SoftmaxProblem, policy: Policy) -> SoftmaxProblem:
     return replace(problem, **{name: replace(spec, aligned=False) for name, spec in specs.items() if spec is not None})
 
 
-def _room(module: ModuleType, device: int, modules: tuple[ModuleType, ...] = SIZED) -> tuple[int, ...]:
-    return (shared_room(device),) if module in modules else ()
+def _capacity(module: ModuleType, device: int, modules: tuple[ModuleType, ...] = SIZED) -> tuple[int, ...]:
+    return (shared_capacity(device),) if module in modules else ()
 
 
 for _op in OPS:

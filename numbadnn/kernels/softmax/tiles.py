@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from numbadnn.kernels.build.launch import Kernel, blocks
-from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
+from numbadnn.kernels.build.machine import DEFAULT_CAPACITY, LARGEST_CAPACITY
 from numbadnn.kernels.softmax.layout import (
     Prepared,
     aligned,
@@ -36,7 +36,7 @@ class TilesConfig:
 
 
 def configuration(
-    problem: SoftmaxProblem, vec: int, lanes: int, threads: int, kept: int, resident: int, room: int
+    problem: SoftmaxProblem, vec: int, lanes: int, threads: int, kept: int, resident: int, capacity: int
 ) -> TilesConfig | None:
     """The configuration with its shared memory, beside the tables; None where the blocks do not fit a multiprocessor."""
     inputs, size = len(problem.inputs), 8 if problem.y.dtype == "float64" else 4
@@ -45,9 +45,9 @@ def configuration(
     warps, columns = threads // 32, lanes * vec
     tables = (warps * (columns + 32 // warps) + columns) * (3 - inputs) * size
     registers = kept * vec * inputs * size // 4 + 30
-    limit = shared_limit(needed, tables, room)
+    limit = shared_limit(needed, tables, capacity)
     asked = shared_bytes(needed, limit)
-    fits = limit >= needed and resident * (asked + tables + 1024) <= room + 1024 and tables <= DEFAULT_ROOM
+    fits = limit >= needed and resident * (asked + tables + 1024) <= capacity + 1024 and tables <= DEFAULT_CAPACITY
     return replace(config, shared=limit) if fits and threads * resident * registers <= 65536 else None
 
 
@@ -71,20 +71,20 @@ def _threads(problem: SoftmaxProblem, lanes: int) -> int:
     return next((t for t in (512, 256, 128, 64) if layout_of(problem).length * lanes > 8 * t - lanes), 32)
 
 
-def _fitted(problem: SoftmaxProblem, vec: int, lanes: int, threads: int, room: int) -> TilesConfig | None:
+def _fitted(problem: SoftmaxProblem, vec: int, lanes: int, threads: int, capacity: int) -> TilesConfig | None:
     """Several blocks a multiprocessor where 32 registers of channels kept are enough for that, else one; the fewest kept."""
     each = vec * len(problem.inputs) * (2 if problem.y.dtype == "float64" else 1)
     for resident in (16, 12, 10, 8, 7, 6, 5, 4, 3):
-        if resident * threads <= 1536 and (found := configuration(problem, vec, lanes, threads, 0, resident, room)):
+        if resident * threads <= 1536 and (found := configuration(problem, vec, lanes, threads, 0, resident, capacity)):
             return found
     for resident, most in ((2, 32), (1, 64)):
         for kept in range(most // each + 1):
-            if found := configuration(problem, vec, lanes, threads, kept, resident, room):
+            if found := configuration(problem, vec, lanes, threads, kept, resident, capacity):
                 return found
     return None
 
 
-def heuristic(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> TilesConfig | None:
+def heuristic(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> TilesConfig | None:
     """128 bytes of each channel, 256 of few channels, 64 or 32 of so many that no more fit (measured on an H200).
 
     ``vec``, ``lanes`` and ``parts``, which the bits depend on, are chosen for the largest multiprocessor there is.
@@ -97,33 +97,35 @@ def heuristic(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> TilesConfig 
         while lanes < 32 and channels * lanes < 8 * 32:
             lanes *= 2
         threads = _threads(problem, lanes)
-        best = _fitted(problem, vec, lanes, threads, LARGEST_ROOM)
+        best = _fitted(problem, vec, lanes, threads, LARGEST_CAPACITY)
         alone = threads >= 512 and channels <= 16 * threads // lanes  # a block that has a multiprocessor to itself
         if best and (best.resident > 1 or alone or wide == 32):
-            return best if room == LARGEST_ROOM else _fitted(problem, vec, lanes, threads, room)
+            return best if capacity == LARGEST_CAPACITY else _fitted(problem, vec, lanes, threads, capacity)
     return None
 
 
-def space(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> list[TilesConfig]:
+def space(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> list[TilesConfig]:
     """Every configuration worth timing, the heuristic's first."""
     vec = _width(problem)
-    found = [heuristic(problem, room)]
+    found = [heuristic(problem, capacity)]
     for lanes in (2, 4, 8, 16, 32) if vec else ():
         for threads in (32, 64, 128, 256, 512, 1024):
             if threads <= layout_of(problem).length * lanes and lanes * vec * problem.y.itemsize >= 32:
-                found.append(_fitted(problem, vec, lanes, threads, room))
+                found.append(_fitted(problem, vec, lanes, threads, capacity))
     return list(dict.fromkeys(config for config in found if config))
 
 
-def reason(problem: SoftmaxProblem, room: int = LARGEST_ROOM) -> str:
+def reason(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> str:
     """Why this kernel cannot, "" if it can."""
     layout = layout_of(problem)
     if why := channels_reason(layout):
         return why
     if not _width(problem):
         return "needs operands and strides aligned to pieces of at least 4 bytes"
-    if heuristic(problem, room) is None:
-        return f"{layout.length} channels of {problem.y.dtype} do not fit the {room} bytes of shared memory of a block"
+    if heuristic(problem, capacity) is None:
+        return (
+            f"{layout.length} channels of {problem.y.dtype} do not fit the {capacity} bytes of shared memory of a block"
+        )
     return ""
 
 

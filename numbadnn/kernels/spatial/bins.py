@@ -71,7 +71,7 @@ def workspace_of(problem: SpatialProblem, n: int, stem: str) -> tuple[tuple[int,
 
 
 #: blocks of ``stripe`` that run at once, points that one looks at at least, and numbers it may have in shared memory
-STRIPES, STRIPE_POINTS, STRIPE_ROOM = 132, 1024, 24 * 1024
+STRIPES, STRIPE_POINTS, STRIPE_CAPACITY = 132, 1024, 24 * 1024
 
 
 def points_at_once(grid: Spec) -> int:
@@ -85,7 +85,7 @@ def points_at_once(grid: Spec) -> int:
 def rows_a_stripe(problem: SpatialProblem) -> int:
     """Rows of cells that one launch for all bins has room for beside all points of an image; none: there are several launches."""
     assert problem.img is not None and problem.dy is not None
-    return (STRIPE_ROOM - STRIPE_SUMS - math.prod(problem.dy.shape[2:])) // (problem.img.shape[3] + 1)
+    return (STRIPE_CAPACITY - STRIPE_SUMS - math.prod(problem.dy.shape[2:])) // (problem.img.shape[3] + 1)
 
 
 def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tuple[Step, ...]:
@@ -99,12 +99,12 @@ def bins_steps(problem: SpatialProblem, n: int, offsets: tuple[int, ...]) -> tup
     together, most = points_at_once(grid), rows_a_stripe(problem)
     if most > 0:
         rows = min(most, -(-(height + 1) // max(1, min(STRIPES // n, h * w // STRIPE_POINTS))))
-        room = STRIPE_SUMS + rows * (width + 1) + h * w
+        capacity = STRIPE_SUMS + rows * (width + 1) + h * w
         stripes = -(-(height + 1) // rows)
         scalars = (offsets, stripes, rows, h, w, reciprocal(w), height, width, *halves(problem), grid.strides)
         parameters = f"ptr:2 i64*4 i32:4 i64*2 i32:2 {real(acc)}:2 i64*4"
         whole = StripeConfig(grid.dtype, acc, record, together, -(-h * w // (STRIPE_THREADS * together)))
-        stripe = step("stripe", "stripe", whole, (), parameters, n * stripes, scalars, shared_bytes=4 * room)
+        stripe = step("stripe", "stripe", whole, (), parameters, n * stripes, scalars, shared_bytes=4 * capacity)
         return (stripe._replace(operands="grid space"),)
     config = BinsConfig(grid.dtype, acc, record, row_threads=32 if width < 256 else 128)
     zeroed = offsets[1] // 16

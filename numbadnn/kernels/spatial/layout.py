@@ -232,9 +232,9 @@ def sampler_step(problem: SpatialProblem, stem: str, config: Any = None) -> Step
             "ptr:3", "i32 across down chunks", "i64*2 by_across by_down by_chunks", "i32 channels", *rest
         )
         divided = {f"by_{name}": reciprocal(facts[name]) for name in ("across", "down", "chunks")}
-        room = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
+        capacity = config.stages * config.group * (config.pieces * config.vec * img.itemsize + 16)
         resident = 4 if acc == "float32" else 1
-        return step("staged", "sampler", config, types, staged, count, staged(facts, **divided), resident, room)
+        return step("staged", "sampler", config, types, staged, count, staged(facts, **divided), resident, capacity)
     many = "vectors" if stem == "channels" else "chunks channels"
     parameters = Arguments("ptr:3", f"i32 across down {many}", *rest)
     scalars = parameters({**facts, "vectors": c // config.channels})

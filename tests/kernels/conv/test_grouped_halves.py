@@ -137,7 +137,7 @@ def test_configurations_fit(line: str, op: str) -> None:
         assert config.shared_bytes(walk) <= configurations.SHARED_BYTES
         assert config.ways * config.jobs == config.warps
         assert config.wide * config.parts * 8 >= config.results
-        assert config.bunch * config.room * 2 <= configurations.ZEROS
+        assert config.bunch * config.capacity * 2 <= configurations.ZEROS
         assert config.pitch % 32 == 16 or config.pitch == 8  # eight neighbours meet all banks
         assert config.threads % (config.groups * config.channels // config.load) == 0 or config.load == 1
 

@@ -73,7 +73,7 @@ def test_several_positions_of_a_block_fit_shared_memory(
             unshared_box,
             unshared_weights_many,
         ):
-            monkeypatch.setattr(module, "shared_room", lambda device, room=room: room)
+            monkeypatch.setattr(module, "shared_capacity", lambda device, room=room: room)
         for op in ("conv2d", "conv2d_grad_wrt_weights"):
             forward, limit = op == "conv2d", room if op == "conv2d" or images > 8 else 99 * 1024
             problem = ConvProblem.parse(f"{op} {sizes.format(t='float32', n=images)}")
@@ -125,7 +125,7 @@ def test_few_positions_have_a_block_a_multiprocessor() -> None:
     sizes = "conv2d x={t}:8x16x55x55 w={t}:16x25x25x16x7x7 stride=2,2"
     single = several_places(ConvProblem.parse(sizes.format(t="float32")), Policy())
     assert isinstance(single, unshared_box.BoxConfig)
-    assert (single.places, single.warps, single.ahead, single.resident) == (5, 10, 3, 1)
+    assert (single.positions, single.warps, single.ahead, single.resident) == (5, 10, 3, 1)
     assert several_places(ConvProblem.parse(sizes.format(t="float16")), Policy()) is None
     many = several_places(ConvProblem.parse(sizes.replace(":8x", ":32x").format(t="float16")), Policy())
     assert isinstance(many, unshared_places_stream.StreamConfig)
@@ -139,13 +139,13 @@ def test_what_several_tiles_need_comes_while_one_is_multiplied() -> None:
 
     sizes = "x=float16:{n}x{c}x{s}x{s} w=float16:{k}x{s}x{s}x{c}x3x3 pad=1,1,1,1"
     config = kind(sizes.format(n=32, s=64, c=32, k=32))
-    assert (config.images, config.tall, config.places, config.parts, config.vec) == (32, 1, 8, 2, 8)
+    assert (config.images, config.tall, config.positions, config.parts, config.vec) == (32, 1, 8, 2, 8)
     assert (config.depth, config.boxes, config.channels, config.threads) == (3, 2, 16, 640)
     assert unshared_places_stream.shared_bytes(
         ConvProblem.parse(f"conv2d {sizes.format(n=32, s=64, c=32, k=32)}"), config
     ) == (1024 + 1024 + 16 * 3 * 2048 + 2 * 4 * 16 * 3 * 11 * 16 + 16 + 4 * (64 + 320 + 16 * (16 * 36 + 2)))
     found = kind(sizes.format(n=1, s=62, c=16, k=16))
-    assert (found.images, found.tall, found.places, found.parts, found.vec) == (8, 2, 8, 1, 1)
+    assert (found.images, found.tall, found.positions, found.parts, found.vec) == (8, 2, 8, 1, 1)
     # images; filters; terms; few tiles of few images; the type
     for problem in (
         sizes.format(n=33, s=64, c=32, k=32),
@@ -184,7 +184,7 @@ def test_float32_images_as_two_float16() -> None:
         assert 16 * (config.depth + config.chunks) <= RINGS
         assert 32 * config.padded * config.registers + 128 * FEWER <= 1 << 16
         assert unshared_inputs_f32x2.pitch_of(problem, config.channels) % 128 == 32
-        assert side % config.places == 0
+        assert side % config.positions == 0
         assert blocks_of(problem, config) <= unshared_inputs_f32x2.MULTIPROCESSORS
     large = "x=float32:32x32x64x64 w=float32:32x64x64x32x3x3 pad=1,1,1,1"
     assert found(large, determinism="gpu_to_gpu") is None
@@ -193,7 +193,7 @@ def test_float32_images_as_two_float16() -> None:
     assert found("x=float32:32x32x66x66 w=float32:32x62x62x32x3x3 dilation=2,2") is None
     assert found("x=float32:32x32x64x64 w=float32:9x64x64x32x3x3 pad=1,1,1,1") is None  # 81 terms
     prime = found("x=float32:32x32x31x31 w=float32:32x31x31x32x3x3 pad=1,1,1,1")  # columns
-    assert prime is not None and prime.places == 1
+    assert prime is not None and prime.positions == 1
     assert found("x=float32:16x16x40x40 w=float32:16x8x8x16x5x5 stride=5,5") is None  # 16 terms of a pixel
     assert (
         found("x=float32:9x614400x1x1 w=float32:25500x1x1x2048x1x1 groups=300") is None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from numbadnn.kernels.build.machine import DEFAULT_ROOM, LARGEST_ROOM
+from numbadnn.kernels.build.machine import DEFAULT_CAPACITY, LARGEST_CAPACITY
 from numbadnn.kernels.softmax import channels as softmax_channels
 from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
@@ -22,7 +22,7 @@ from numbadnn.problem import ITEMSIZE, Policy, Spec
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import implementations
 
-ROOMS = (LARGEST_ROOM, 163 * 1024, 99 * 1024)
+ROOMS = (LARGEST_CAPACITY, 163 * 1024, 99 * 1024)
 
 
 def packed(op: str, dtype: str, *shape: int) -> SoftmaxProblem:
@@ -98,16 +98,16 @@ def test_a_kernel_always_asks_for_the_same_large_shared_memory() -> None:
         for module in (softmax_rows, softmax_long, softmax_tiles):
             if not module.reason(problem):
                 made = module.prepare(problem, module.heuristic(problem))
-                assert made.shared_bytes <= LARGEST_ROOM
+                assert made.shared_bytes <= LARGEST_CAPACITY
                 asked[made.kernel].add(made.shared_bytes)
     assert any(len(sizes) > 1 for sizes in asked.values())
-    assert all(len(sizes) == 1 or max(sizes) <= DEFAULT_ROOM for sizes in asked.values())
+    assert all(len(sizes) == 1 or max(sizes) <= DEFAULT_CAPACITY for sizes in asked.values())
     assert len({k for k in asked if "_long " in k.name and " float16 " in k.name}) < 20  # not one for each length
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_shared_limit(room: int) -> None:
-    assert shared_limit(1000, 200, room) == DEFAULT_ROOM - 200
+    assert shared_limit(1000, 200, room) == DEFAULT_CAPACITY - 200
     assert shared_limit(10**9, 200, room) == room - 200
     for needed in range(0, room - 200, 1000):
         assert needed <= shared_limit(needed, 200, room) <= room - 200
@@ -162,7 +162,7 @@ def test_where_a_row_begins_decides_no_bits_where_none_may_depend_on_it(level: s
                 specs = Spec.of(dtype, part), dataclasses.replace(Spec.of(dtype, part), aligned=aligned)
                 problem = softmax.anywhere(SoftmaxProblem("softmax", specs[0], x=specs[1]), policy)
                 for stem, module in STEMS.items():
-                    room = (LARGEST_ROOM,) if module in softmax.SIZED else ()
+                    room = (LARGEST_CAPACITY,) if module in softmax.SIZED else ()
                     if hasattr(module, "heuristic") and not module.reason(problem, *room):
                         configs[stem].add(getattr(module.heuristic(problem, *room), "vec", 1))
         assert configs and all(vec == {1} for vec in configs.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import prange
 
-from numbadnn.cpu.conv.filters import MC_PANELS, carry_room, finish_vector
+from numbadnn.cpu.conv.filters import MC_PANELS, carry_capacity, finish_vector
 from numbadnn.cpu.conv.last.box import lay_box, places_of
 from numbadnn.cpu.conv.micro import BLOCKS, KC, MR, NV, carried_tile, carry_tile, listed_kernel
 from numbadnn.cpu.lang.elements import accsize, itemsize
@@ -42,7 +42,7 @@ def _part(
     small = b_block + (columns[1] - columns[0]) * KC * NR * acc
     box = small + 2 * vl * vl * acc
     source, results = x + g * geo.x_group * item, y + g * geo.y_group * item
-    room = carry_room(geo, like)
+    capacity = carry_capacity(geo, like)
     here, targets = place[: layout.pixels], place[layout.pixels :]
     for j in range(j0, j1, KC):
         end = min(j + KC, j1)
@@ -63,7 +63,7 @@ def _part(
                 for column in range(columns[0], columns[1]):
                     tile, number = tiles + (panel * every + column) * MR * NR * acc, (j - j0) // KC
                     if number > 0 and number % BLOCKS == 0:
-                        carry_tile(tile, room, MR * NR, number, like)
+                        carry_tile(tile, capacity, MR * NR, number, like)
                     listed_kernel(
                         base,
                         rows.ctypes.data + panel * MR * 8,
@@ -76,7 +76,7 @@ def _part(
                         like,
                     )
                     if end == j1 and number >= BLOCKS:
-                        carried_tile(tile, room, MR * NR, like)
+                        carried_tile(tile, capacity, MR * NR, like)
             if geo.splits == 1 and end == j1:  # while the tiles are in the caches
                 for k in range(columns[0] * NR, min(columns[1] * NR, geo.K), vl):
                     m1 = min(last * MR, geo.M)

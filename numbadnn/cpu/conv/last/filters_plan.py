@@ -56,21 +56,21 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
     product, finish = kernel_of(_last_filters.product_last), kernel_of(_filters.finish)
 
     # of long sums there are three: the tiles, what they carry and what that loses
-    room = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
+    capacity = geo.splits * tile_elements * acc * (3 if geo.split > BLOCKS * KC else 1)
 
     def shares(threads: int) -> tuple[int, int, int, int]:
         """Columns and rows of tiles of a job; bytes that a thread works in, and all there are."""
         wide, high = split_of(columns, panels, geo.G * geo.splits, threads, 512 // (NV * 16), 1.0, 0.25)
         work = (wide * KC * NV * vl + 2 * vl * vl + box) * acc
-        return wide, high, work, int(room + threads * (work + pixels * 16))
+        return wide, high, work, int(capacity + threads * (work + pixels * 16))
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         wide, high, work, nbytes = shares(threads)
         memory = scratch(nbytes)
         tiles = address(memory)
-        base = tiles + room
-        places = memory[room + threads * work :].view(np.int64)
+        base = tiles + capacity
+        places = memory[capacity + threads * work :].view(np.int64)
         places = places[: threads * 2 * pixels].reshape(threads, 2 * pixels)
         x, y, out = address(inputs[0]), address(inputs[1]), address(outputs[0])
         product(

@@ -52,7 +52,7 @@ def _job(
     NR = NV * vl
     first, depth, terms = phase[7], phase[8], phase[6]
     source, filters = src + g * geo.src_group * item, filters + g * geo.a_group * item
-    tiles, room = work, TOGETHER * NR * acc
+    tiles, capacity = work, TOGETHER * NR * acc
     base = source
     targets = place[layout.pixels :]
     count = places_of(targets, lines, span, phase, (geo.out_n, geo.out_d, geo.out_h, geo.out_w), item)
@@ -60,7 +60,7 @@ def _job(
         strides = (geo.src_n, geo.step_d * geo.src_d, geo.step_h * geo.src_h, geo.step_w * geo.src_w)
         places_of(place, lines, span, phase, strides, acc)
     else:
-        base = tiles + 3 * room
+        base = tiles + 3 * capacity
         lay_box(base, source, place, lines, span, phase, seen, lows, geo, layout, like)
     for i in range(count, (count + MR - 1) // MR * MR):
         place[i] = place[count - 1]
@@ -73,7 +73,7 @@ def _job(
             for k in range(0, depth, KC):
                 for i in range(pixel, stop, MR):
                     if k > 0 and k // KC % BLOCKS == 0:
-                        carry_tile(tiles + (i - pixel) * NR * acc, room, MR * NR, k // KC, like)
+                        carry_tile(tiles + (i - pixel) * NR * acc, capacity, MR * NR, k // KC, like)
                     listed_kernel(
                         base,
                         place.ctypes.data + i * 8,
@@ -86,7 +86,7 @@ def _job(
                         like,
                     )
             for i in range(pixel, stop if depth > BLOCKS * KC else pixel, MR):
-                carried_tile(tiles + (i - pixel) * NR * acc, room, MR * NR, like)
+                carried_tile(tiles + (i - pixel) * NR * acc, capacity, MR * NR, like)
             if depth == 0:
                 zero_run(tiles, TOGETHER * NR, like)
             m0 = panel * NR

@@ -145,13 +145,13 @@ def plan_last(problem: ConvProblem) -> Executable:
         high = max(1, min(panels, panels * jobs // (JOBS * threads)))
         return layout._replace(lines=even, high=-(-panels // -(-panels // high)))
 
-    def room(threads: int) -> int:
+    def capacity(threads: int) -> int:
         return int(packed_size + threads * (work + pixels * 16))
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(flops)
         chosen = shared(threads) if threads > 1 else layout
-        memory = scratch(room(threads))
+        memory = scratch(capacity(threads))
         packed = address(memory)
         base = packed + packed_size
         places = (
@@ -166,7 +166,7 @@ def plan_last(problem: ConvProblem) -> Executable:
 
     pack, product = kernel_of(_last_pack.pack_panels), kernel_of(_last.gather_last)
     facts = {"kernel": "last", "tile": f"{MR}x{NR}x{KC}"}
-    most = most_scratch(flops, room)
+    most = most_scratch(flops, capacity)
     return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=SUMS, scratch_bytes=most)
 
 

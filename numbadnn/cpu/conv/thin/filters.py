@@ -109,8 +109,8 @@ def _job(x, y, w, like, geo, tables, spare, partial, part, first, last, alpha, b
     down, along = (geo.P + geo.rows - 1) // geo.rows, (geo.Q + geo.columns - 1) // geo.columns
     filters = (geo.K + geo.tile_y - 1) // geo.tile_y * geo.tile_y
     here = spare + 2 * vl * vl * acc
-    laid = here + geo.x_room * acc
-    sums = laid + geo.y_room * acc
+    laid = here + geo.x_capacity * acc
+    sums = laid + geo.y_capacity * acc
     clear(sums, (last - first) * filters * geo.sums * acc)
     for band in range(geo.bands * part // geo.parts, geo.bands * (part + 1) // geo.parts):
         image, place = divmod(band, down * along)

@@ -113,10 +113,10 @@ def plan_few_filters(problem: ConvProblem) -> Executable | None:
     x_size = planes * plane
     y_count = 0 if in_place else K
     together = max(least, min(TOGETHER // (C * x_size + y_count * y_size), blocks * parts // JOBS))
-    x_room = together * C * x_size
-    y_room = 0 if in_place else (together * K + tile_y) * y_size
+    x_capacity = together * C * x_size
+    y_capacity = 0 if in_place else (together * K + tile_y) * y_size
 
-    if (x_room + y_room) * acc > MOST_SCRATCH:
+    if (x_capacity + y_capacity) * acc > MOST_SCRATCH:
         return None
 
     offsets = []
@@ -158,9 +158,9 @@ def plan_few_filters(problem: ConvProblem) -> Executable | None:
     geo = FiltersGeometry._make((
         O, P, Q, D, W, G, C, K, slices, terms, blocks, int(across), together, int(split), int(in_place), bands, parts,
         rows, columns, pitch, reach_h, front, step_d, step_h, step_w, problem.dilation[0], *x.strides, *y.strides,
-        w.strides[0], w_step, tile, tile_y, tile_x, plane, x_size, y_size, sums, x_room, y_room,
+        w.strides[0], w_step, tile, tile_y, tile_x, plane, x_size, y_size, sums, x_capacity, y_capacity,
     ))  # fmt: skip
-    size = 2 * vl * vl + x_room + y_room + together * -(-K // tile_y) * tile_y * sums
+    size = 2 * vl * vl + x_capacity + y_capacity + together * -(-K // tile_y) * tile_y * sums
     size = -(-size * acc // 64) * 64
     partial = parts * blocks * K * sums * acc if parts > 1 else 0
     tables = (phases, walks, w_offsets, np.array(offsets, np.int64), np.concatenate(words))

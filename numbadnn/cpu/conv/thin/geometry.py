@@ -122,5 +122,5 @@ class FiltersGeometry(NamedTuple):
     x_size: int
     y_size: int
     sums: int
-    x_room: int  # of a job's x and y
-    y_room: int
+    x_capacity: int  # of a job's x and y
+    y_capacity: int

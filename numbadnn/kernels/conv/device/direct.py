@@ -104,7 +104,7 @@ def _sums(dtype: str, acc: str, wide: bool, long: bool) -> tuple[Any, Any, Any]:
 def forward(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Callable[..., None]:
     """y[n,k,o,p,q] = sum over c,t,r,s of x[n, g*C+c, o*stride - pad + t*dilation, ...] * w[k,c,t,r,s]; g the group of k."""
     ix, ux = (i64, u64) if wide else (i32, u32)
-    put_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    store_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     coordinates, flat = _coordinates(axes, wide), axes == 2
     gather, zeros, close = _sums(dtype, acc, wide, long)
 
@@ -141,7 +141,7 @@ def forward(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Callable
         total = close(total, lost, part)
         at = n * y_strides[0] + k * y_strides[1] + o * y_strides[2] + p * y_strides[3] + q * y_strides[4]
         target = y + i64(ix(at)) * size
-        put_scaled(target, total, alpha, beta)
+        store_scaled(target, total, alpha, beta)
 
     return kernel
 
@@ -149,7 +149,7 @@ def forward(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Callable
 def grad_inputs(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Callable[..., None]:
     """x[n,c,d,h,w] = sum of y[n,k,o,p,q] * w[k,c,t,r,s] over all whose window covers (d,h,w): each x gathers its own."""
     ix, ux = (i64, u64) if wide else (i32, u32)
-    put_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    store_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     coordinates, flat = _coordinates(axes, wide), axes == 2
     gather, _, close = _sums(dtype, acc, wide, long)
 
@@ -194,7 +194,7 @@ def grad_inputs(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Call
         total = close(total, lost, part)
         at = n * x_strides[0] + channel * x_strides[1] + d * x_strides[2] + h * x_strides[3] + v * x_strides[4]
         target = x + i64(ix(at)) * size
-        put_scaled(target, total, alpha, beta)
+        store_scaled(target, total, alpha, beta)
 
     return kernel
 
@@ -206,7 +206,7 @@ def grad_weights(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Cal
     (o,p,q) = part, part + parts, ... of every image, and the parts are added pairwise, always in the same tree.
     """
     ix, ux = (i64, u64) if wide else (i32, u32)
-    put_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    store_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     coordinates, flat = _coordinates(axes, wide), axes == 2
     gather, zeros, close = _sums(dtype, acc, wide, long)
 
@@ -253,7 +253,7 @@ def grad_weights(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Cal
             at = w_start + k * w_strides[0] + c * w_strides[1]
             at = ix(at + t * w_strides[2] + r * w_strides[3] + s * w_strides[4])
             target = w + i64(at) * size
-            put_scaled(target, partial[thread], alpha, beta)
+            store_scaled(target, partial[thread], alpha, beta)
 
     return kernel
 
@@ -261,7 +261,7 @@ def grad_weights(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Cal
 def grad_unshared(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Callable[..., None]:
     """w[k,p,q,c,r,s] = sum over n of x[n, g*C+c, p*stride - pad + r*dilation, ...] * y[n,k,p,q]: two axes, many elements."""
     ix, ux = (i64, u64) if wide else (i32, u32)
-    put_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
+    store_scaled, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     gather, zeros, close = _sums(dtype, acc, wide, long)
 
     def kernel(
@@ -296,6 +296,6 @@ def grad_unshared(axes: int, dtype: str, acc: str, wide: bool, long: bool) -> Ca
         total = close(total, lost, part)
         at = w_start + k * w_strides[0] + p * regions[1] + q * regions[2]
         target = w + i64(ix(at + c * w_strides[1] + r * w_strides[3] + s * w_strides[4])) * size
-        put_scaled(target, total, alpha, beta)
+        store_scaled(target, total, alpha, beta)
 
     return kernel

@@ -36,7 +36,7 @@ MOST_TIMED = 12
 class GroupedHalvesConfig:
     """A block has ``tile`` rows and columns of results of each phase, of ``groups`` groups.
 
-    ``channels`` of a group lie in ``room`` (4, 8, 16 or 32) of shared memory; ``taps``: the most of a phase, of whom there
+    ``channels`` of a group lie in ``capacity`` (4, 8, 16 or 32) of shared memory; ``taps``: the most of a phase, of whom there
     are several (``phases``); ``across``: the columns' stride in the image read; ``load`` and ``put``: elements of an access
     to an image, load 1 where the channels of a pixel are gathered; ``packed``: the filters' terms lie together, ``along``:
     else their results do, in ``rows`` that are copied as they are; ``wide``: eights of results of a warp, which multiplies
@@ -66,17 +66,17 @@ class GroupedHalvesConfig:
         return 32 * self.warps
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         return max(4, self.channels)
 
     @property
     def piece(self) -> int:
         """Channels of a tap that an access to shared memory has."""
-        return min(8, self.room)
+        return min(8, self.capacity)
 
     @property
     def pieces(self) -> int:
-        return self.taps * (self.room // self.piece)
+        return self.taps * (self.capacity // self.piece)
 
     @property
     def steps(self) -> int:
@@ -109,7 +109,7 @@ class GroupedHalvesConfig:
     @property
     def pitch(self) -> int:
         """Bytes from pixel to pixel in shared memory: eight neighbours meet all banks."""
-        return odd(2 * self.groups * self.room)
+        return odd(2 * self.groups * self.capacity)
 
     @property
     def filter_pitch(self) -> int:
@@ -220,7 +220,7 @@ def _fits(config: GroupedHalvesConfig) -> bool:
 
 def _tiled(config: GroupedHalvesConfig, walk: Walk) -> Iterator[GroupedHalvesConfig]:
     """With every tile that fits."""
-    height, width = walk.places
+    height, width = walk.positions
     for across in range(1, -(-width // 8) + 1):
         columns = -(-width // across)
         if columns > MOST_POSITIONS or (across > 1 and -(-width // (across - 1)) == columns):
@@ -230,7 +230,7 @@ def _tiled(config: GroupedHalvesConfig, walk: Walk) -> Iterator[GroupedHalvesCon
             found = replace(config, tile=(rows, columns))
             if rows * columns <= MOST_POSITIONS and found.shared_bytes(walk) <= SHARED_BYTES:
                 yield found
-                if (rows, columns) == walk.places and not config.phases:
+                if (rows, columns) == walk.positions and not config.phases:
                     yield from (replace(found, images=n) for n in (2, 4, 8) if n <= walk.source.shape[0])
 
 
@@ -241,7 +241,7 @@ def _power(n: int) -> int:
 def microseconds(config: GroupedHalvesConfig, walk: Walk) -> float:
     """An estimate to compare tiles by: turns of blocks on the multiprocessors, each its wait and its bytes."""
     rows, columns, _ = config.halo(walk)
-    (height, width), (down, along) = walk.places, config.tile
+    (height, width), (down, along) = walk.positions, config.tile
     phases = walk.rows.apart * walk.columns.apart
     bundles = -(-walk.source.shape[0] // config.images) * -(-walk.groups // config.groups)
     blocks = bundles * -(-height // down) * -(-width // along)

@@ -108,7 +108,7 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
 
 def _counts(walk: Walk, config: GroupedHalvesConfig) -> tuple[int, int, int]:
     """Tiles down and along an image, and bundles of groups."""
-    (height, width), (down, along) = walk.places, config.tile
+    (height, width), (down, along) = walk.positions, config.tile
     return -(-height // down), -(-width // along), -(-walk.groups // config.groups)
 
 

@@ -86,7 +86,7 @@ class Walk:
         return self.result.shape[1] // self.groups
 
     @property
-    def places(self) -> tuple[int, int]:
+    def positions(self) -> tuple[int, int]:
         """Rows and columns of results of the largest phase."""
         _, _, height, width = self.result.shape
         return -(-height // self.rows.apart), -(-width // self.columns.apart)

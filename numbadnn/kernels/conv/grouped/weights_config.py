@@ -99,7 +99,7 @@ class GroupedWeightsConfig:
         return odd(2 * self.bundles * self.m)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Positions of a tile as the warps take them."""
         several = 16 * self.ways
         return -(-self.images * math.prod(self.tile) // several) * several
@@ -125,12 +125,12 @@ class GroupedWeightsConfig:
         return -(-rows * slots * self.across * self.pitch // 128) * 128
 
     def y_bytes(self) -> int:
-        return -(-self.room * self.y_pitch // 128) * 128
+        return -(-self.capacity * self.y_pitch // 128) * 128
 
     def shared_bytes(self, problem: ConvProblem) -> int:
         tiles = self.stages * (self.x_bytes(problem) + self.y_bytes())
         sums = 4 * self.threads * self.sums
-        tables = -(-(8 * self.room + 4 * units(problem)) // 128) * 128
+        tables = -(-(8 * self.capacity + 4 * units(problem)) // 128) * 128
         return ZEROS + max(tables + tiles, sums)
 
 
@@ -286,7 +286,7 @@ def microseconds(problem: ConvProblem, config: GroupedWeightsConfig) -> float:
     rows, columns, _ = config.halo(problem)
     down, along, blocks = tiles_of(problem, config)
     blocks *= config.splits
-    positions, steps = config.images * math.prod(config.tile), config.room // 16
+    positions, steps = config.images * math.prod(config.tile), config.capacity // 16
     count = -(-problem.x.shape[0] // config.images) * down * along
     turns = -(-count // config.splits) * -(-blocks // (MULTIPROCESSORS * config.resident))
     together = min(config.resident, -(-blocks // MULTIPROCESSORS))

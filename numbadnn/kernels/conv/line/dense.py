@@ -15,7 +15,7 @@ from numbadnn.problems.conv import ConvProblem
 
 @dataclass(frozen=True, slots=True)
 class DenseConfig:
-    """A thread has ``pieces`` of ``vec`` steps for ``filters``; ``room``: numbers in shared memory.
+    """A thread has ``pieces`` of ``vec`` steps for ``filters``; ``capacity``: numbers in shared memory.
 
     ``taps`` 0: an argument; ``dilation`` 0: a multiple of ``vec``, else it is frozen as the taps are.
     """
@@ -25,7 +25,7 @@ class DenseConfig:
     filters: int
     taps: int
     dilation: int
-    room: int
+    capacity: int
 
     @property
     def behind(self) -> int:

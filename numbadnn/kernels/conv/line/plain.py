@@ -19,7 +19,7 @@ from numbadnn.registry import SEQUENCE, Executable
 
 @dataclass(frozen=True, slots=True)
 class LineConfig:
-    """``steps`` x ``filters`` sums a thread; ``taps`` frozen (0: an argument); ``room``: numbers in shared memory.
+    """``steps`` x ``filters`` sums a thread; ``taps`` frozen (0: an argument); ``capacity``: numbers in shared memory.
 
     ``packed``: the steps that a thread reads, and those that it writes, are neighbours of its neighbours' in memory.
     """
@@ -27,7 +27,7 @@ class LineConfig:
     steps: int
     filters: int
     taps: int
-    room: int
+    capacity: int
     packed: bool = False
 
 

@@ -109,27 +109,27 @@ def _time(p: Product, shape: tuple[int, ...], factor: float, splits: int) -> flo
     return rounds_us + taken * resident * m * n * k * blocks * factor / SPEED[p.problem.x.itemsize] + summed
 
 
-def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0, room: int = 1 << 29) -> int:
+def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0, capacity: int = 1 << 29) -> int:
     """How many blocks best share the terms of a tile: such that they come out even on the multiprocessors.
 
-    As many at least as keep a block's sums short, of partial sums that fit ``room``.
+    As many at least as keep a block's sums short, of partial sums that fit ``capacity``.
     """
     m, n, k, tall, wide, resident = shape
     tiles = p.tiles(m, n)
     most = max(1, min(-(-p.terms // k) // FEW_BLOCKS, 65535 // p.groups))
     longest = LONGEST if tall * wide <= THREAD_SHARE else LONGEST_MMA
     each = p.met * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator]
-    fewest = max(1, min(-(-p.terms // longest), most, room // each)) if p.accumulator == "float32" else 1
+    fewest = max(1, min(-(-p.terms // longest), most, capacity // each)) if p.accumulator == "float32" else 1
     options = {fewest, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
     return min((s for s in options if fewest <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
 
 
-def estimated(p: Product, tf32: bool, room: int = 1 << 29) -> list[tuple[float, tuple[int, ...], int]]:
+def estimated(p: Product, tf32: bool, capacity: int = 1 << 29) -> list[tuple[float, tuple[int, ...], int]]:
     """(microseconds, tiles, splits) of each tile, the fastest first."""
     found = []
     for shape, factors in candidates(p.problem.x.dtype, tf32):
         factor = factors[2 * p.weights + p.channels_last]
-        splits = best_splits(p, shape, factor, room)
+        splits = best_splits(p, shape, factor, capacity)
         found.append((_time(p, shape, factor, splits), shape, splits))
     return sorted(found)
 

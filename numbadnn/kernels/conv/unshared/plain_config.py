@@ -9,7 +9,7 @@ LANES, MOST_WARPS = 32, 4
 
 @dataclass(frozen=True, slots=True)
 class UnsharedConfig:
-    """``images`` x ``filters`` sums a thread; ``room``: terms in shared memory; ``vec``: terms of an access.
+    """``images`` x ``filters`` sums a thread; ``capacity``: terms in shared memory; ``vec``: terms of an access.
 
     For the gradient of the filters ``filters`` x ``vec`` sums a thread; ``span``: filters of a block at a time where images pass
     some at a time, 0 where a block has them all.
@@ -17,7 +17,7 @@ class UnsharedConfig:
 
     images: int
     filters: int
-    room: int
+    capacity: int
     vec: int
     warps: int
     resident: int = 4

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.gemm.device import inner as _gemm_inner
-from numbadnn.kernels.gemm.device.parts import put_run, tile_place
+from numbadnn.kernels.gemm.device.parts import store_run, tile_place
 from numbadnn.kernels.gemm.problem import AsyncConfig, Operand, Tile
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero_at, wait_async_but
 from numbadnn.kernels.lang.cuda import ACCUMULATOR, ELEMENT, cuda, device, i32, i64, u32
@@ -80,21 +80,21 @@ def _own(config: AsyncConfig, a: Tile, b: Tile) -> Callable[..., Any]:
     return own
 
 
-def _put_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Callable[..., None]:
-    """``put_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
+def _store_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Callable[..., None]:
+    """``store_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
 
     In up to eight parts, written out: a loop over so much code is not unrolled, and then the sums would lie in memory.
     """
     tall, wide, warps = config.tall, config.wide, config.warps
     run = 2 if warps else b.run
-    put = put_run(out, acc, run, config.store)
+    put = store_run(out, acc, run, config.store)
     rows, count = (tall // 8, wide // 8) if warps else (tall, wide // run)
     a_run, a_apart, b_apart = (1, 8, 8) if warps else (a.run, a.apart, b.apart)
     parts = max(1, min(8, rows, tall * wide // (512 if warps else 16)))
     each = rows // parts
 
     @device
-    def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):
+    def store_part(sums, part, c, row, column, sizes, strides, alpha, beta):
         for e in range(each):
             i = part * each + e
             r = i32(row + (i // a_run) * a_apart + i % a_run)
@@ -103,20 +103,20 @@ def _put_tile(config: AsyncConfig, a: Tile, b: Tile, out: str, acc: str) -> Call
                 put(sums, at, c, r, i32(column + j * b_apart), sizes, strides, alpha, beta)
 
     @device
-    def put_tile(sums, c, row, column, sizes, strides, alpha, beta):
-        put_part(sums, 0, c, row, column, sizes, strides, alpha, beta)
+    def store_tile(sums, c, row, column, sizes, strides, alpha, beta):
+        store_part(sums, 0, c, row, column, sizes, strides, alpha, beta)
         if parts > 1:
-            put_part(sums, 1, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 1, c, row, column, sizes, strides, alpha, beta)
         if parts > 2:
-            put_part(sums, 2, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 3, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 2, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 3, c, row, column, sizes, strides, alpha, beta)
         if parts > 4:
-            put_part(sums, 4, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 5, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 6, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 7, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 4, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 5, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 6, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 7, c, row, column, sizes, strides, alpha, beta)
 
-    return put_tile
+    return store_tile
 
 
 def gemm(dtype: str, config: AsyncConfig) -> Callable[..., None]:
@@ -134,7 +134,7 @@ def gemm(dtype: str, config: AsyncConfig) -> Callable[..., None]:
         )
     else:
         multiply = _gemm_inner.by_threads(dtype, config.tall, config.wide, depth, a, b)
-    own, put_tile = _own(config, a, b), _put_tile(config, a, b, dtype, dtype)
+    own, store_tile = _own(config, a, b), _store_tile(config, a, b, dtype, dtype)
     a_row, a_k = (a.pitch, 1) if a.along_k else (1, a.pitch)
     b_row, b_k = (b.pitch, 1) if b.along_k else (1, b.pitch)
     every, size, warps, place_of_tile = config.sums, ITEMSIZE[dtype], config.warps, tile_place(m, n, config.raster)
@@ -177,6 +177,6 @@ def gemm(dtype: str, config: AsyncConfig) -> Callable[..., None]:
                 oldest = i32(0)
         if warps:
             column = i32(column - (i32(cuda.threadIdx.x & 31) >> 2) + 2 * term)
-        put_tile(sums, c, i32(first_row + row), i32(first_column + column), sizes, c_strides, alpha, beta)
+        store_tile(sums, c, i32(first_row + row), i32(first_column + column), sizes, c_strides, alpha, beta)
 
     return kernel

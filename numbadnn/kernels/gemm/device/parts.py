@@ -41,7 +41,7 @@ def warp_place(config: Any) -> Callable[..., Any]:
     return place
 
 
-def put_run(out: str, acc: str, run: int, width: int) -> Callable[..., None]:
+def store_run(out: str, acc: str, run: int, width: int) -> Callable[..., None]:
     """``put(sums, start, c, row, column, sizes, strides, alpha, beta)``: ``run`` neighbouring columns of a row of C."""
     A, size = ACCUMULATOR[acc], ITEMSIZE[out]
     vector = min(run, width)

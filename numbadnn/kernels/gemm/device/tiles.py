@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.gemm.device.parts import put_run, tile_place, warp_place
+from numbadnn.kernels.gemm.device.parts import store_run, tile_place, warp_place
 from numbadnn.kernels.gemm.problem import Operand, TilesConfig
 from numbadnn.kernels.lang.access import load_vector
 from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32
@@ -118,17 +118,17 @@ def _multiplier(config: TilesConfig) -> Callable[..., None]:
     return multiply
 
 
-def _put_tile(out: str, config: TilesConfig) -> Callable[..., None]:
-    """``put_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
+def _store_tile(out: str, config: TilesConfig) -> Callable[..., None]:
+    """``store_tile(sums, c, row, column, sizes, strides, alpha, beta)``: what a thread holds, from its first element on.
 
     In up to four parts, written out: a loop over so much code is not unrolled, and then the sums would lie in memory.
     """
-    rows, count, put = config.tall // 8, config.wide // 8, put_run(out, "float32", 2, config.store)
+    rows, count, put = config.tall // 8, config.wide // 8, store_run(out, "float32", 2, config.store)
     parts = min(4, rows)
     each = rows // parts
 
     @device
-    def put_part(sums, part, c, row, column, sizes, strides, alpha, beta):
+    def store_part(sums, part, c, row, column, sizes, strides, alpha, beta):
         for e in range(each):
             i = part * each + e
             r = i32(row + (i // 2) * 16 + (i % 2) * 8)
@@ -137,14 +137,14 @@ def _put_tile(out: str, config: TilesConfig) -> Callable[..., None]:
                 put(sums, at, c, r, i32(column + j * 8), sizes, strides, alpha, beta)
 
     @device
-    def put_tile(sums, c, row, column, sizes, strides, alpha, beta):
-        put_part(sums, 0, c, row, column, sizes, strides, alpha, beta)
-        put_part(sums, 1, c, row, column, sizes, strides, alpha, beta)
+    def store_tile(sums, c, row, column, sizes, strides, alpha, beta):
+        store_part(sums, 0, c, row, column, sizes, strides, alpha, beta)
+        store_part(sums, 1, c, row, column, sizes, strides, alpha, beta)
         if parts > 2:
-            put_part(sums, 2, c, row, column, sizes, strides, alpha, beta)
-            put_part(sums, 3, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 2, c, row, column, sizes, strides, alpha, beta)
+            store_part(sums, 3, c, row, column, sizes, strides, alpha, beta)
 
-    return put_tile
+    return store_tile
 
 
 def gemm(dtype: str, out: str, config: TilesConfig) -> Callable[..., None]:
@@ -152,7 +152,7 @@ def gemm(dtype: str, out: str, config: TilesConfig) -> Callable[..., None]:
     E, m, n, depth = ELEMENT["float32"], config.m, config.n, config.k
     locate_a, fetch_a, keep_a = _stage(dtype, config, config.a, m)
     locate_b, fetch_b, keep_b = _stage(dtype, config, config.b, n)
-    multiply, put_tile, place = _multiplier(config), _put_tile(out, config), warp_place(config)
+    multiply, store_tile, place = _multiplier(config), _store_tile(out, config), warp_place(config)
     a_tile, b_tile = depth * (m + config.padding), depth * (n + config.padding)
     a_held, b_held = m * depth // config.threads, n * depth // config.threads
     a_places, b_places = a_held // config.a.vector, b_held // config.b.vector
@@ -194,6 +194,6 @@ def gemm(dtype: str, out: str, config: TilesConfig) -> Callable[..., None]:
             cuda.syncthreads()
         row, column, g, t = place()
         row, column = i32(row + g), i32(column + 2 * t)
-        put_tile(sums, c, i32(first_row + row), i32(first_column + column), sizes, c_strides, alpha, beta)
+        store_tile(sums, c, i32(first_row + row), i32(first_column + column), sizes, c_strides, alpha, beta)
 
     return kernel

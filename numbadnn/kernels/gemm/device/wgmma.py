@@ -91,14 +91,16 @@ def _put(config: WgmmaConfig, out: str) -> Callable[..., None]:
     """
     # a loop of more is not unrolled, and then the sums would lie in memory
     wide, part = config.n > 128, min(config.n // 32, 4)
-    size, put_quarter = ITEMSIZE[out], (_put_wide if config.store == 8 else _put_narrow)(config, out)
+    size, store_quarter = ITEMSIZE[out], (_store_wide if config.store == 8 else _store_narrow)(config, out)
 
     @device
-    def put_part(sums, start, upper, lower, row, column, rows, columns, step, alpha, beta):
+    def store_part(sums, start, upper, lower, row, column, rows, columns, step, alpha, beta):
         for q in range(part):
             at = start + q
-            put_quarter(sums, 16 * at, upper + 32 * at * step, row < rows, column + 32 * at, columns, step, alpha, beta)
-            put_quarter(
+            store_quarter(
+                sums, 16 * at, upper + 32 * at * step, row < rows, column + 32 * at, columns, step, alpha, beta
+            )
+            store_quarter(
                 sums, 16 * at + 2, lower + 32 * at * step, row + 8 < rows, column + 32 * at, columns, step, alpha, beta
             )
 
@@ -107,9 +109,9 @@ def _put(config: WgmmaConfig, out: str) -> Callable[..., None]:
         step = strides[1] * size
         upper = c + (row * strides[0] + column * strides[1]) * size
         lower = upper + 8 * strides[0] * size
-        put_part(sums, 0, upper, lower, row, column, rows, columns, step, alpha, beta)
+        store_part(sums, 0, upper, lower, row, column, rows, columns, step, alpha, beta)
         if wide:
-            put_part(sums, 4, upper, lower, row, column, rows, columns, step, alpha, beta)
+            store_part(sums, 4, upper, lower, row, column, rows, columns, step, alpha, beta)
 
     return put
 
@@ -128,13 +130,13 @@ def _scaled(config: WgmmaConfig, out: str) -> Callable[..., None]:
     return scale
 
 
-def _put_narrow(config: WgmmaConfig, out: str) -> Callable[..., None]:
+def _store_narrow(config: WgmmaConfig, out: str) -> Callable[..., None]:
     """Four pieces of a row, two numbers each, written as pairs or one by one."""
     pairs, scale = config.store == 2, _scaled(config, out)
     write, write_pair = store(out, "float32"), store_vector(out, 2, "float32")
 
     @device
-    def put_quarter(sums, start, target, live, column, columns, step, alpha, beta):
+    def store_quarter(sums, start, target, live, column, columns, step, alpha, beta):
         for j in range(4):
             at = start + 4 * j
             there = target + 8 * j * step
@@ -147,10 +149,10 @@ def _put_narrow(config: WgmmaConfig, out: str) -> Callable[..., None]:
                     if column + 8 * j + 1 < columns:
                         write(there + step, sums[at + 1])
 
-    return put_quarter
+    return store_quarter
 
 
-def _put_wide(config: WgmmaConfig, out: str) -> Callable[..., None]:
+def _store_wide(config: WgmmaConfig, out: str) -> Callable[..., None]:
     """Four pieces of a row, 16-bit: the four threads that share them exchange, so that each writes 16 bytes of one.
 
     A 4 x 4 transposition in two steps: after both, thread q has the pieces' q-th from all four.
@@ -158,7 +160,7 @@ def _put_wide(config: WgmmaConfig, out: str) -> Callable[..., None]:
     scale, pack, exchange, store_words = _scaled(config, out), hopper.pack(out), hopper.exchange, hopper.store_words
 
     @device
-    def put_quarter(sums, start, target, live, column, columns, step, alpha, beta):
+    def store_quarter(sums, start, target, live, column, columns, step, alpha, beta):
         for j in range(4):
             scale(sums, start + 4 * j, target + 8 * j * step, live, column + 8 * j, columns, step, alpha, beta)
         w0 = pack(sums[start], sums[start + 1])
@@ -181,7 +183,7 @@ def _put_wide(config: WgmmaConfig, out: str) -> Callable[..., None]:
             there = target + 6 * q * step
             store_words(there, x if high else a0, y if high else a1, b0 if high else x, b1 if high else y)
 
-    return put_quarter
+    return store_quarter
 
 
 def gemm(dtype: str, out: str, config: WgmmaConfig) -> Callable[..., None]:

@@ -74,7 +74,7 @@ def train(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
     read, write, locate = load(dtypes[0], acc), store(dtypes[5], acc), _locate(config)
     kept_at, at = _offset(kept, config.wide), _offset(config.reduced, config.wide)
     gamma_of, beta_of, old_mean_of, old_var_of = (_parameter(dtypes[1 + i], acc, kept, i, kept_at) for i in range(4))
-    put_mean, put_invstd, put_new_mean, put_new_var = (
+    store_mean, store_invstd, store_new_mean, store_new_var = (
         _parameter(dtypes[6 + i], acc, kept, 4 + i, kept_at, True) for i in range(4)
     )
     join_parts, scale_of = _norm_parts.join_parts(acc, lanes, parts), _norm_parts.scaler(acc)
@@ -115,13 +115,13 @@ def train(dtypes: tuple[str, ...], acc: str, running: bool, config: StridedConfi
         inverse = A(A(scale) / A(square_root(A(var + A(A(epsilon * scale) * scale)))))
         var = A(A(var / scale) / scale)
         if part == 0 and live:
-            put_mean(mean, c, kept_n, strides, A(k + r))
-            put_invstd(invstd, c, kept_n, strides, inverse)
+            store_mean(mean, c, kept_n, strides, A(k + r))
+            store_invstd(invstd, c, kept_n, strides, inverse)
             if running:
                 kept_mean = A(old_mean_of(old_mean, c, kept_n, strides) * kept_share)
                 kept_var = A(old_var_of(old_var, c, kept_n, strides) * kept_share)
-                put_new_mean(new_mean, c, kept_n, strides, A(kept_mean + A(A(k + r) * mean_share)))
-                put_new_var(new_var, c, kept_n, strides, A(kept_var + A(var * var_share)))
+                store_new_mean(new_mean, c, kept_n, strides, A(kept_mean + A(A(k + r) * mean_share)))
+                store_new_var(new_var, c, kept_n, strides, A(kept_var + A(var * var_share)))
         a, b = A(gamma_of(gamma, c, kept_n, strides) * inverse), beta_of(beta, c, kept_n, strides)
         if live:
             for j in range(ix(part), ix(length), ix(parts)):

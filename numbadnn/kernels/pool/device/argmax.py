@@ -41,7 +41,7 @@ def looker(acc: str, config: TilesConfig) -> Callable[..., None]:
 
     ``values`` are the plane's rows; ``plane`` is the code of its first element.
     """
-    lanes, columns, rows, room = config.lanes, config.columns, config.rows, config.x_piece().room
+    lanes, columns, rows, capacity = config.lanes, config.columns, config.rows, config.x_piece().capacity
     (_, kh, kw), (_, sh, sw), tall = config.window, config.stride, config.x_rows
     if SIMULATED:
 
@@ -50,7 +50,7 @@ def looker(acc: str, config: TilesConfig) -> Callable[..., None]:
                 p, q, e = n // (columns * lanes), n // lanes % columns, n % lanes
                 for code in reversed(range(kh * kw)):
                     r, k = divmod(code, kw)
-                    value = values[((p * sh + r) * room + q * sw + k) * lanes + e]
+                    value = values[((p * sh + r) * capacity + q * sw + k) * lanes + e]
                     if value >= best[n] or value != value:
                         best[n], found[n] = value, plane + code
 
@@ -61,7 +61,7 @@ def looker(acc: str, config: TilesConfig) -> Callable[..., None]:
         zero = _I32(0)
 
         def of_row(t, q, e):
-            seen = [(values.get(zero, (t * room + q * sw + k) * lanes + e), _I32(t * kw + k)) for k in range(kw)]
+            seen = [(values.get(zero, (t * capacity + q * sw + k) * lanes + e), _I32(t * kw + k)) for k in range(kw)]
             value = seen.pop()
             while seen:
                 value = _joined(builder, acc, value, seen.pop())
@@ -133,9 +133,13 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = config.window, config.stride, config.pad
     A, size, lanes, columns, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.columns, config.rows
     piece, check_rows, threads = config.x_piece(), config.check_rows, config.threads
-    read, room, tall = reader(dtype, acc, lanes, piece, -INFINITY, check_rows), piece.room * lanes, config.x_rows
-    locate, look, settle, put_codes = locator(lanes), looker(acc, config), settler(acc, config), putter(config)
-    padded, held, made = any(config.pad), tall * room, rows * columns * lanes
+    read, capacity, tall = (
+        reader(dtype, acc, lanes, piece, -INFINITY, check_rows),
+        piece.capacity * lanes,
+        config.x_rows,
+    )
+    locate, look, settle, put_codes = locator(lanes), looker(acc, config), settler(acc, config), storer(config)
+    padded, held, made = any(config.pad), tall * capacity, rows * columns * lanes
 
     def kernel(x, codes, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -157,7 +161,7 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
             for r in range(tall):
                 h = i32(top + r)
                 inside = d >= 0 and d < D and h >= 0 and h < H if check_rows else True
-                read(values, r * room, at + r * line, j, W, pitch, inside)
+                read(values, r * capacity, at + r * line, j, W, pitch, inside)
             look(best, found, values, i32(z * (kh * kw)))
         if padded:
             settle(best, found, i32(o * sd - pd), top, i32(j * (columns * sw) - pw))
@@ -166,7 +170,7 @@ def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     return kernel
 
 
-def putter(config: TilesConfig) -> Any:
+def storer(config: TilesConfig) -> Any:
     """``put(found, start, codes, group, j, i, plane, cells, P, Q)``: the tile's codes of a plane, as far as they are in it."""
     lanes, columns, rows, whole = config.lanes, config.columns, config.rows, config.whole
     together = whole and lanes == 1

@@ -16,7 +16,7 @@ import numpy as np
 from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64
 from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
 from numbadnn.kernels.lang.llvm import _I32, _asm
-from numbadnn.kernels.pool.device.argmax import putter
+from numbadnn.kernels.pool.device.argmax import storer
 from numbadnn.kernels.pool.device.codes import CODE, clamped
 from numbadnn.kernels.pool.device.pairs import SIZE, places, reader
 from numbadnn.kernels.pool.device.parts import after, locator
@@ -67,7 +67,7 @@ def looker(dtype: str, config: TilesConfig, z: int) -> Callable[..., None]:
     """
     (_, kh, kw), (_, sh, sw), (_, ph, pw) = config.window, config.stride, config.pad
     tall, columns, length = config.x_rows, config.columns, config.x_piece().length
-    rows, lanes, (spots, room) = config.rows, config.lanes, _spots(config)
+    rows, lanes, (spots, capacity) = config.rows, config.lanes, _spots(config)
     made, (kd, sd) = rows * columns * lanes, (config.window[0], config.stride[0])
     #: the planes of windows that see this one: where their keys begin, the code of their first element here
     seen_by = [(o * made, (z - o * sd) * kh * kw) for o in range(config.deep) if 0 <= z - o * sd < kd]
@@ -84,7 +84,7 @@ def looker(dtype: str, config: TilesConfig, z: int) -> Callable[..., None]:
                     t, c = p * sh + code // kw, q * sw + code % kw
                     word, half = spots[c][e]
                     place = t * kw + c + LATER[1] * (h + t < 0) + LATER[2] * (w + c < 0) + late
-                    key = value[2 * (t * room + word) + half] * 65536 + FIRST - place
+                    key = value[2 * (t * capacity + word) + half] * 65536 + FIRST - place
                     for start, plane in seen_by:
                         best[start + n] = max(best[start + n], key - plane)
 
@@ -106,7 +106,7 @@ def looker(dtype: str, config: TilesConfig, z: int) -> Callable[..., None]:
         numbers = [builder.sub(_I32(FIRST), placed(c, c < pw, at(w, c), LATER[2])) for c in range(length)]
 
         def of_row(t):
-            pairs = [_ordered(builder, words.get(zero, t * room + n), dtype) for n in range(room)]
+            pairs = [_ordered(builder, words.get(zero, t * capacity + n), dtype) for n in range(capacity)]
 
             def key(c, e):
                 word, half = spots[c][e]
@@ -162,8 +162,14 @@ def walker(dtype: str, config: TilesConfig, z: int) -> Any:
     read, look, before = reader(dtype, lanes, config.x_piece()), looker(dtype, config, z), None
     if z:
         before = walker(dtype, config, z - 1)
-    room, check_rows, rows, columns, late = _spots(config)[1], config.check_rows, config.rows, config.columns, LATER[0]
-    held = tall * room
+    capacity, check_rows, rows, columns, late = (
+        _spots(config)[1],
+        config.check_rows,
+        config.rows,
+        config.columns,
+        LATER[0],
+    )
+    held = tall * capacity
 
     @device
     def walk_plane(state):
@@ -176,7 +182,7 @@ def walker(dtype: str, config: TilesConfig, z: int) -> Any:
         at = plane + top * line
         for r in range(tall):
             row = plane + clamped(i32(top + r), H) * line if check_rows else at + r * line
-            read(words, i32(r * room), row, j, W, pitch)
+            read(words, i32(r * capacity), row, j, W, pitch)
         look(best, words, later, top, i32(j * (columns * sw) - pw))
 
     return after(before, walk_plane)
@@ -185,7 +191,7 @@ def walker(dtype: str, config: TilesConfig, z: int) -> Any:
 def choose(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     """codes from x."""
     kd, sd, pd, deep = config.window[0], config.stride[0], config.pad[0], config.deep
-    walk, find, put_codes = walker(dtype, config, (deep - 1) * sd + kd - 1), finder(config), putter(config)
+    walk, find, put_codes = walker(dtype, config, (deep - 1) * sd + kd - 1), finder(config), storer(config)
     locate, threads, made = locator(config.lanes), config.threads, config.rows * config.columns * config.lanes
     held = deep * made
 

@@ -21,11 +21,16 @@ from numbadnn.problem import ITEMSIZE
 
 def giver(acc: str, config: TilesConfig, m: int) -> Callable[..., None]:
     """``give(total, ys, codes)``: what the windows of the tile's plane m of windows give to the elements of the tile."""
-    lanes, room, wide, tall = config.lanes, config.y_piece().room, config.columns * config.stride[2], config.tall
+    lanes, capacity, wide, tall = (
+        config.lanes,
+        config.y_piece().capacity,
+        config.columns * config.stride[2],
+        config.tall,
+    )
     (sd, _, _), (_, kh, kw) = config.stride, config.window
     depths = [(z, z - config.start(0, m)) for z in range(sd)]
     tests = [
-        (((z * tall + y) * wide + x) * lanes + e, (t * room + u) * lanes + e, (dz * kh + r) * kw + k)
+        (((z * tall + y) * wide + x) * lanes + e, (t * capacity + u) * lanes + e, (dz * kh + r) * kw + k)
         for t in range(config.many_rows)
         for u in range(config.y_piece().length)
         for e in range(lanes)
@@ -65,21 +70,21 @@ def giver(acc: str, config: TilesConfig, m: int) -> Callable[..., None]:
     return give
 
 
-def putter(dtype: str, acc: str, config: TilesConfig) -> Any:
-    """``put_all(state)``: the tile's elements, as far as they are in the image."""
+def storer(dtype: str, acc: str, config: TilesConfig) -> Any:
+    """``store_all(state)``: the tile's elements, as far as they are in the image."""
     (sd, sh, _), lanes, rows, tall = config.stride, config.lanes, config.rows, config.tall
     put, wide = writer(dtype, acc, config), config.columns * config.stride[2]
     size = ITEMSIZE[dtype]
 
     @device
-    def put_row(n, state):
+    def store_row(n, state):
         total, dx, group, j, i, o, plane, D, H, W, pitch = state
         d, h = i32(o * sd + n // tall), i32(i * (rows * sh) + n % tall)
         if d < D and h < H:
             at = dx + ((i64(plane) * D + d) * H + h) * (pitch * W) + group * (lanes * size)
             put(total, i32(n * wide * lanes), at, j, W, pitch)
 
-    return written_out(put_row, sd * tall)
+    return written_out(store_row, sd * tall)
 
 
 def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
@@ -87,8 +92,8 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
     A, size, lanes, piece, many = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.y_piece(), config.many_rows
     give, before = giver(acc, config, m), gatherer(dtype, acc, config, m - 1) if m else None
     read, read_codes = reader(dtype, acc, lanes, piece, 0.0, True), reader("code", acc, lanes, piece, 0.0, True)
-    rows, room = config.rows, piece.room * lanes
-    deep, down, held = config.first_window(0) + m, config.first_window(1), many * room
+    rows, capacity = config.rows, piece.capacity * lanes
+    deep, down, held = config.first_window(0) + m, config.first_window(1), many * capacity
 
     @device
     def gather_plane(state):
@@ -101,8 +106,8 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
             p = i32(first + s)
             inside = windows >= 0 and windows < deep_out and p >= 0 and p < P
             row = at + s * i64(Q)
-            read(ys, s * room, dy + row * pitch + group * (lanes * size), j, Q, pitch, inside)
-            read_codes(chosen, s * room, codes + row * code_pitch + group * lanes, j, Q, code_pitch, inside)
+            read(ys, s * capacity, dy + row * pitch + group * (lanes * size), j, Q, pitch, inside)
+            read_codes(chosen, s * capacity, codes + row * code_pitch + group * lanes, j, Q, code_pitch, inside)
         give(total, ys, chosen)
 
     return after(before, gather_plane)
@@ -111,25 +116,25 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
 def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     """dx from codes and dy."""
     A, size, lanes, threads = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.threads
-    gather, put_all, locate = (
+    gather, store_all, locate = (
         gatherer(dtype, acc, config, config.many_planes - 1),
-        putter(dtype, acc, config),
+        storer(dtype, acc, config),
         locator(lanes),
     )
-    total_room = config.own
+    total_capacity = config.own
 
     def kernel(codes, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return
         group, j, i, o, plane = locate(tile, by, many)
-        total = cuda.local.array(total_room, A)
-        for e in range(total_room):
+        total = cuda.local.array(total_capacity, A)
+        for e in range(total_capacity):
             total[e] = A(0)
         pitch = i64(cells) * size if lanes > 1 else i64(size)
         code_pitch = i64(cells) if lanes > 1 else i64(1)
         gather((total, codes, dy, group, j, i, o, plane, P, Q, deep_out, pitch, code_pitch))
-        put_all((total, dx, group, j, i, o, plane, D, H, W, pitch))
+        store_all((total, dx, group, j, i, o, plane, D, H, W, pitch))
 
     return kernel
 
@@ -140,7 +145,7 @@ def chooser(acc: str, config: TilesConfig) -> Any:
     Backwards: see ``device/argmax.py``.
     """
     A, lanes, (kd, kh, kw), sw = ACCUMULATOR[acc], config.lanes, config.window, config.stride[2]
-    volume, x_row = kd * kh * kw, config.x_piece().room * lanes
+    volume, x_row = kd * kh * kw, config.x_piece().capacity * lanes
 
     @device
     def choose(xs, u, e):
@@ -168,13 +173,13 @@ def fused(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     )
     read_x = reader(dtype, acc, lanes, config.x_piece(), -INFINITY, check_rows)
     read_y = reader(dtype, acc, lanes, config.y_piece(), 0.0, True)
-    locate, choose, give, put_all = (
+    locate, choose, give, store_all = (
         locator(lanes),
         chooser(acc, config),
         giver(acc, config, 0),
-        putter(dtype, acc, config),
+        storer(dtype, acc, config),
     )
-    x_row, y_room, total_room = config.x_piece().room * lanes, config.y_piece().room * lanes, config.own
+    x_row, y_capacity, total_capacity = config.x_piece().capacity * lanes, config.y_piece().capacity * lanes, config.own
     held = kd * kh * x_row
 
     def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):
@@ -183,9 +188,9 @@ def fused(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
             return
         group, j, i, o, plane = locate(tile, by, many)
         xs = cuda.local.array(held, A)
-        ys = cuda.local.array(y_room, A)
-        chosen = cuda.local.array(y_room, CODE)
-        total = cuda.local.array(total_room, A)
+        ys = cuda.local.array(y_capacity, A)
+        chosen = cuda.local.array(y_capacity, CODE)
+        total = cuda.local.array(total_capacity, A)
         pitch = i64(cells) * size if lanes > 1 else i64(size)
         at = dy + ((i64(plane) * deep_out + o) * P + i) * (pitch * Q) + group * (lanes * size)
         read_y(ys, 0, at, j, Q, pitch, i < P and o < deep_out)
@@ -197,9 +202,9 @@ def fused(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
         for u in range(columns):
             for e in range(lanes):
                 chosen[u * lanes + e] = choose(xs, u, e)
-        for e in range(total_room):
+        for e in range(total_capacity):
             total[e] = A(0)
         give(total, ys, chosen)
-        put_all((total, dx, group, j, i, o, plane, D, H, W, pitch))
+        store_all((total, dx, group, j, i, o, plane, D, H, W, pitch))
 
     return kernel

@@ -157,11 +157,11 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     whole, check_rows, threads = config.whole, config.check_rows, config.threads
     read, join, over_columns, locate = reader(dtype, lanes, piece), larger(dtype), across(dtype, config), locator(lanes)
     per_column = max(1, lanes // 2)
-    room = piece.length * per_column if lanes > 1 else max(places(piece))[0] + 1
-    kept, made = rows * room, columns * per_column if lanes > 1 else (columns + 1) // 2
+    capacity = piece.length * per_column if lanes > 1 else max(places(piece))[0] + 1
+    kept, made = rows * capacity, columns * per_column if lanes > 1 else (columns + 1) // 2
     write1, write = store_bits(SIZE), store_words(per_column if lanes > 1 else made)
     tall, in_words = (rows - 1) * sh + kh, columns % 2 == 0
-    held = tall * room
+    held = tall * capacity
 
     def kernel(x, y, tiles, by, many, D, H, W, cells, P, Q):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
@@ -180,19 +180,19 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
             at = plane + top * line
             for r in range(tall):
                 row = plane + clamped(i32(top + r), H) * line if check_rows else at + r * line
-                read(words, i32(r * room), row, j, W, pitch)
+                read(words, i32(r * capacity), row, j, W, pitch)
             for p in range(rows):
-                for e in range(room):
-                    at_best = p * room + e
-                    over = words[p * sh * room + e]
+                for e in range(capacity):
+                    at_best = p * capacity + e
+                    over = words[p * sh * capacity + e]
                     for r in range(1, kh):
-                        over = join(over, words[(p * sh + r) * room + e])
+                        over = join(over, words[(p * sh + r) * capacity + e])
                     best[at_best] = join(best[at_best], over) if z > 0 else over
         line = pitch * Q
         at = y + ((i64(n) * many[3] + o) * P + i * rows) * line + j * columns * pitch + group * (lanes * SIZE)
         for p in range(rows):
             if i * rows + p < P:
-                over_columns(out, i32(0), best, i32(p * room))
+                over_columns(out, i32(0), best, i32(p * capacity))
                 if whole and lanes == 1 and in_words:
                     write(out, i32(0), at + p * line)
                 else:

@@ -40,7 +40,7 @@ class Totals(NamedTuple):
     """
 
     slots: dict[tuple[int, int, int], tuple[int, bool]]
-    room: int
+    capacity: int
     moved: int
 
 

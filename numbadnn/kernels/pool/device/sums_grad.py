@@ -23,18 +23,21 @@ def adder(acc: str, config: TilesConfig) -> Any:
     (_, kh, kw), (_, sh, sw), (_, ph, pw) = config.window, config.stride, config.pad
     # of the strip's windows, from the strip
     top, left = config.first_window(1) * sh - ph, config.first_window(2) * sw - pw
-    room, row_room, reach = config.y_piece().room * lanes, windows * lanes, config.window_rows
+    capacity, row_capacity, reach = config.y_piece().capacity * lanes, windows * lanes, config.window_rows
     down, across = -(-kh // sh), -(-kw // sw)
 
     @device
     def add(total, ys, start, r):
-        given = cuda.local.array(row_room, A)
-        for n in range(row_room):
+        given = cuda.local.array(row_capacity, A)
+        for n in range(row_capacity):
             value, some = A(0), False
             for m in range(down):
                 t = (r - top) // sh - m
                 if t >= 0 and t < reach and r - top - t * sh < kh:
-                    value, some = A(value + ys[start + t * room + n]) if some else ys[start + t * room + n], True
+                    value, some = (
+                        A(value + ys[start + t * capacity + n]) if some else ys[start + t * capacity + n],
+                        True,
+                    )
             given[n] = value
         for c in range(wide):
             for e in range(lanes):
@@ -62,10 +65,10 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
     (kd, kh, kw), (sd, sh, sw), (pd, ph, pw) = config.window, config.stride, config.pad
     A, size, lanes, columns, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.columns, config.rows
     piece, past, many_rows = config.y_piece(), config.past_x, config.many_rows
-    read, room = reader(dtype, acc, lanes, piece, 0.0, True), piece.room * lanes
+    read, capacity = reader(dtype, acc, lanes, piece, 0.0, True), piece.capacity * lanes
     seen, share = averager(dtype, acc, config)
     o_first, p_first, q_first = (config.first_window(axis) for axis in range(3))
-    windows, held, deep = piece.length, many_rows * room, o_first + m
+    windows, held, deep = piece.length, many_rows * capacity, o_first + m
     before = gatherer(dtype, acc, config, m - 1) if m else None
     #: where the sums begin that this plane is in, and whether it is the first there
     sums = [(g * held, m == numbers[0]) for g, (numbers, _) in enumerate(planes_of(config)) if m in numbers]
@@ -77,7 +80,7 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
         count, part = seen(i * rows, p_first + s, sh, ph, kh, H, True)
         for u in range(windows):
             for e in range(lanes):
-                at = s * room + u * lanes + e
+                at = s * capacity + u * lanes + e
                 ys[at] = share(ys[at], f32(count * counts[u]), f32(part * parts[u]))
 
     divide_rows, add_sums = written_out(divide, many_rows), adder_of_planes(acc, held, sums)
@@ -91,7 +94,7 @@ def gatherer(dtype: str, acc: str, config: TilesConfig, m: int) -> Any:
         for s in range(many_rows):
             p = i32(first + s)
             inside = p >= 0 and p < P and windows_plane >= 0 and windows_plane < deep_out
-            read(ys, s * room, at + s * line, j, Q, pitch, inside)
+            read(ys, s * capacity, at + s * line, j, Q, pitch, inside)
         counts = cuda.local.array(windows, f32)
         parts = cuda.local.array(windows, f32)
         count, part = seen(o, deep, sd, pd, kd, D, pd > 0)
@@ -130,8 +133,8 @@ def writer_of_planes(dtype: str, acc: str, config: TilesConfig, groups: list[tup
     *others, (seen, planes) = groups
     A, size, lanes, (_, sh, sw), rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.stride, config.rows
     put, add, before = writer(dtype, acc, config), adder(acc, config), None
-    room, total_room, some = config.y_piece().room * lanes, config.columns * sw * lanes, bool(seen)
-    start, sd, own = len(others) * config.many_rows * room, config.stride[0], tuple(planes)
+    capacity, total_capacity, some = config.y_piece().capacity * lanes, config.columns * sw * lanes, bool(seen)
+    start, sd, own = len(others) * config.many_rows * capacity, config.stride[0], tuple(planes)
     if others:
         before = writer_of_planes(dtype, acc, config, others)
 
@@ -139,11 +142,11 @@ def writer_of_planes(dtype: str, acc: str, config: TilesConfig, groups: list[tup
     def write(n, state):
         """Row n of the tile."""
         sums, dx, group, j, i, o, plane, D, H, W, pitch = state
-        total = cuda.local.array(total_room, A)
+        total = cuda.local.array(total_capacity, A)
         if some:
-            add(total, sums, start + n // sh * room, n % sh)
+            add(total, sums, start + n // sh * capacity, n % sh)
         else:
-            for e in range(total_room):
+            for e in range(total_capacity):
                 total[e] = A(0)
         h, line = i32(i * (rows * sh) + n), pitch * W
         at = dx + ((i64(plane) * D + o * sd) * H + h) * line + group * (lanes * size)
@@ -159,14 +162,14 @@ def pool_grad(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     """dx from dy; x is not read."""
     A, size, lanes, threads, groups = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.threads, planes_of(config)
     gather, write = gatherer(dtype, acc, config, config.many_planes - 1), writer_of_planes(dtype, acc, config, groups)
-    locate, sums_room = locator(lanes), len(groups) * config.many_rows * config.y_piece().room * lanes
+    locate, sums_capacity = locator(lanes), len(groups) * config.many_rows * config.y_piece().capacity * lanes
 
     def kernel(x, dy, dx, tiles, by, many, D, H, W, cells, P, Q, deep_out):
         tile = i64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if tile >= tiles:
             return
         group, j, i, o, plane = locate(tile, by, many)
-        sums = cuda.local.array(sums_room, A)
+        sums = cuda.local.array(sums_capacity, A)
         pitch = i64(cells) * size if lanes > 1 else i64(size)
         gather((sums, dy, group, j, i, o, plane, D, H, W, P, Q, deep_out, pitch))
         write((sums, dx, group, j, i, o, plane, D, H, W, pitch))

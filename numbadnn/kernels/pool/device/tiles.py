@@ -24,13 +24,13 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     A, size, lanes, columns, rows = ACCUMULATOR[acc], ITEMSIZE[dtype], config.lanes, config.columns, config.rows
     largest, fill = config.kind == "max", -INFINITY if config.kind == "max" else 0.0
     piece, past, whole, check_rows = config.x_piece(), config.past_x, config.whole, config.check_rows
-    read, room, larger = reader(dtype, acc, lanes, piece, fill, check_rows), piece.room * lanes, maximum(acc)
+    read, capacity, larger = reader(dtype, acc, lanes, piece, fill, check_rows), piece.capacity * lanes, maximum(acc)
     locate, (seen, share) = locator(lanes), averager(dtype, acc, config)
     used, width = piece.length * lanes, columns * lanes
     writev = store_vector(dtype, width if whole and lanes == 1 else lanes, acc)
     tall, threads = (rows - 1) * sh + kh, config.threads
     together = batch(config, dtype)
-    held, kept, height = together * room, rows * used, min(kh, together)
+    held, kept, height = together * capacity, rows * used, min(kh, together)
 
     @device
     def join(a, b):
@@ -40,10 +40,10 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
     def add_columns(p, state):
         values, tops, started = state
         for n in range(used):
-            column = values[p * sh * room + n]
+            column = values[p * sh * capacity + n]
             column = join(tops[p * used + n], column) if started else column
             for r in range(1, height):
-                column = join(column, values[(p * sh + r) * room + n])
+                column = join(column, values[(p * sh + r) * capacity + n])
             tops[p * used + n] = column
 
     @device
@@ -83,7 +83,7 @@ def pool(dtype: str, acc: str, config: TilesConfig) -> Callable[..., None]:
                 for r in range(together):
                     h = i32(top + (start + r))
                     inside = d >= 0 and d < D and h >= 0 and h < H if check_rows else True
-                    read(values, r * room, at + (start + r) * line, j, W, pitch, inside)
+                    read(values, r * capacity, at + (start + r) * line, j, W, pitch, inside)
                 add_all_columns((values, tops, z + start > 0))
         line = pitch * Q
         at = y + ((i64(n) * many[3] + o) * P + i * rows) * line + j * columns * pitch + group * (lanes * size)

@@ -64,7 +64,7 @@ def stepper(dtype: str, acc: str, config: WalkConfig) -> tuple[Any, Any]:
     unpack_y = unpacker(dtype, acc, y, (0,), [True] * len(y.pieces), True)
     maxima, give, A, many = maximizer(config), giver(acc, config), ACCUMULATOR[acc], config.windows * lanes
     kept_x, kept_t, moved_x, moved_t = carried * x_row, (rows - sh) * t_row, sh * x_row, sh * t_row
-    room_t, first, x_step = rows * t_row, x.first, x.step
+    capacity_t, first, x_step = rows * t_row, x.first, x.step
 
     @device
     def load(raw, raw_y, bases, bases_y, p):
@@ -101,7 +101,7 @@ def stepper(dtype: str, acc: str, config: WalkConfig) -> tuple[Any, Any]:
             xs[e] = xs[e + moved_x]
         for e in range(kept_t):
             total[e] = total[e + moved_t]
-        for e in range(kept_t, room_t):
+        for e in range(kept_t, capacity_t):
             total[e] = A(0)
 
     return (load, begin), step
@@ -131,8 +131,8 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
     A, x, y, size, cells, threads = ACCUMULATOR[acc], config.x, config.y, ITEMSIZE[dtype], config.cells, config.threads
     pitch, (kh, _), (sh, sw), lanes = size * cells, config.window, config.stride, config.lanes
     place, place_y, pieces, pieces_y = placer(x, pitch), placer(y, pitch), len(x.pieces), len(y.pieces)
-    room_x, room_t = kh * x.length * lanes, max(kh, sh) * config.spread * sw * lanes
-    room_raw, room_raw_y = min(kh, sh) * x.words(size), y.words(size)
+    capacity_x, capacity_t = kh * x.length * lanes, max(kh, sh) * config.spread * sw * lanes
+    capacity_raw, capacity_raw_y = min(kh, sh) * x.words(size), y.words(size)
     part_of, drop = part(config, size), config.drop
     strip, strips, wide, warm, ahead = config.strip, config.strips, config.spread * sw, config.warm, config.ahead
     x_image, y_image = (pitch * math.prod(n) for n in (config.image, config.outputs))
@@ -143,10 +143,10 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
             return
         offset, j, s, outer = part_of(u32(unit))
         plane = i64(outer)
-        xs = cuda.local.array(room_x, A)
-        total = cuda.local.array(room_t, A)
-        raw = cuda.local.array(room_raw, WORD)
-        raw_y = cuda.local.array(room_raw_y, WORD)
+        xs = cuda.local.array(capacity_x, A)
+        total = cuda.local.array(capacity_t, A)
+        raw = cuda.local.array(capacity_raw, WORD)
+        raw_y = cuda.local.array(capacity_raw_y, WORD)
         bases = cuda.local.array(pieces, ADDRESS)
         bases_y = cuda.local.array(pieces_y, ADDRESS)
         outside = place(bases, x + plane * x_image + offset, j)
@@ -154,7 +154,7 @@ def pool_grad(dtype: str, acc: str, config: WalkConfig) -> Callable[..., None]:
         dx = dx + plane * x_image + offset + i64(j * wide) * pitch
         first, count = i32(strip + s - warm), i32(min(drop, strips - s) + warm)
         begin(xs, raw, bases, outside, first)
-        for e in range(room_t):
+        for e in range(capacity_t):
             total[e] = A(0)
         if ahead:
             load(raw, raw_y, bases, bases_y, first)

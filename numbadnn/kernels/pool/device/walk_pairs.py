@@ -59,10 +59,10 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
     pair = pairer(dtype, x, LOWEST_WORDS[dtype][0], last, checked)
     pair_y = pairer(dtype, y, 0, last, [True] * len(y.pieces))
     maxima, give, rounded = maximizer(dtype, config), giver(dtype, config), rounder(dtype, config)
-    many, room_t, moved_t = config.windows * config.words, totals_of(config).room, totals_of(config).moved
-    kept_x, moved_x, kept_t, first, x_step = carried * x_row, sh * x_row, room_t - moved_t, x.first, x.step
+    many, capacity_t, moved_t = config.windows * config.words, totals_of(config).capacity, totals_of(config).moved
+    kept_x, moved_x, kept_t, first, x_step = carried * x_row, sh * x_row, capacity_t - moved_t, x.first, x.step
     out_row = config.spread * sw * (config.words if last else 1 if config.vec_dx % 2 == 0 else 2)
-    room_out, far, far_y = sh * out_row, 0 if last else fresh * words, 0 if last else words_y
+    capacity_out, far, far_y = sh * out_row, 0 if last else fresh * words, 0 if last else words_y
 
     @device
     def load(raw, raw_y, bases, bases_y, other, other_y, p):
@@ -89,7 +89,7 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
     def step(xs, total, raw, raw_y, bases, bases_y, other, other_y, outside, outside_y, dx, j, p, n, count):
         best = cuda.local.array(many, WORD)
         shares = cuda.local.array(many, WORD)
-        out = cuda.local.array(room_out, WORD)
+        out = cuda.local.array(capacity_out, WORD)
         if not ahead:
             load(raw, raw_y, bases, bases_y, other, other_y, p)
         for r in range(fresh):
@@ -108,7 +108,7 @@ def stepper(dtype: str, config: WalkConfig) -> tuple[Any, Any]:
             xs[e] = xs[e + moved_x]
         for e in range(kept_t):
             total[e] = total[e + moved_t]
-        for e in range(kept_t, room_t):
+        for e in range(kept_t, capacity_t):
             total[e] = u32(0)
 
     return (load, begin), step
@@ -120,8 +120,8 @@ def pool_grad(dtype: str, config: WalkConfig) -> Callable[..., None]:
     x, y, cells, threads, last = config.x, config.y, config.cells, config.threads, config.last
     pitch, kh, sh = SIZE * cells, config.window[0], config.stride[0]
     place, place_y, pieces, pieces_y = placer(x, pitch), placer(y, pitch), len(x.pieces), len(y.pieces)
-    room_x, room_t, planes = kh * x.length * config.words, totals_of(config).room, 1 if last else 2
-    room_raw, room_raw_y = planes * min(kh, sh) * x.words(SIZE), planes * y.words(SIZE)
+    capacity_x, capacity_t, planes = kh * x.length * config.words, totals_of(config).capacity, 1 if last else 2
+    capacity_raw, capacity_raw_y = planes * min(kh, sh) * x.words(SIZE), planes * y.words(SIZE)
     part_of, drop = part(config, SIZE), config.drop
     strip, strips, wide = config.strip, config.strips, config.spread * config.stride[1]
     warm, ahead = config.warm, config.ahead
@@ -133,10 +133,10 @@ def pool_grad(dtype: str, config: WalkConfig) -> Callable[..., None]:
             return
         offset, j, s, outer = part_of(u32(unit))
         plane = i64(outer) * planes
-        xs = cuda.local.array(room_x, WORD)
-        total = cuda.local.array(room_t, WORD)
-        raw = cuda.local.array(room_raw, WORD)
-        raw_y = cuda.local.array(room_raw_y, WORD)
+        xs = cuda.local.array(capacity_x, WORD)
+        total = cuda.local.array(capacity_t, WORD)
+        raw = cuda.local.array(capacity_raw, WORD)
+        raw_y = cuda.local.array(capacity_raw_y, WORD)
         bases = cuda.local.array(pieces, ADDRESS)
         bases_y = cuda.local.array(pieces_y, ADDRESS)
         outside = place(bases, x + plane * x_image + offset, j)
@@ -146,7 +146,7 @@ def pool_grad(dtype: str, config: WalkConfig) -> Callable[..., None]:
         dx = dx + plane * x_image + offset + i64(j * wide) * pitch
         first, count = i32(strip + s - warm), i32(min(drop, strips - s) + warm)
         begin(xs, raw, bases, other, outside, first)
-        for e in range(room_t):
+        for e in range(capacity_t):
             total[e] = u32(0)
         if ahead:
             load(raw, raw_y, bases, bases_y, other, other_y, first)

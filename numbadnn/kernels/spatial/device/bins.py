@@ -109,7 +109,7 @@ def scan(config: BinsConfig) -> Callable[..., None]:
     return kernel
 
 
-def put_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-def]
+def store_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-def]
     """``put(record, address, point, row, u, v)``; ``record`` is a local array of four."""
     R, size = ACCUMULATOR[config.record], ITEMSIZE[config.record]
     pair = 16 // size
@@ -131,7 +131,7 @@ def put_record(config: BinsConfig | StripeConfig):  # type: ignore[no-untyped-de
 def place(config: BinsConfig) -> Callable[..., None]:
     """listed[start of its cell + rank] = point, and its record there."""
     find, read, write = _points(config), _spatial_point.read_integer(), _spatial_point.write_integer()
-    put, size, R = put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
+    put, size, R = store_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
 
     def kernel(grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs):
         record = cuda.local.array(4, R)
@@ -152,7 +152,7 @@ def place(config: BinsConfig) -> Callable[..., None]:
 def sort(config: BinsConfig) -> Callable[..., None]:
     """records[start of its cell + points of the cell that are smaller] = the point's record"""
     find, read = _points(config), _spatial_point.read_integer()
-    put, size, R = put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
+    put, size, R = store_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
 
     def kernel(grid, work, parts, total, points, out_width, height, width, half_width, half_height, gs):
         record = cuda.local.array(4, R)

@@ -94,8 +94,8 @@ def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
     16 bits seldom meet; there the copies into such rows would.)
     """
     warps = config.threads // 32
-    vec, room, banks = config.vec, config.pieces, 128 // ITEMSIZE[dtype] if ITEMSIZE[dtype] > 2 else 1
-    pixels = room * vec
+    vec, capacity, banks = config.vec, config.pieces, 128 // ITEMSIZE[dtype] if ITEMSIZE[dtype] > 2 else 1
+    pixels = capacity * vec
 
     @device
     def box(low_j, high_j, low_i, high_i, table):
@@ -115,7 +115,7 @@ def box_of(dtype: str, config: StagedConfig, more: int) -> Any:
         wide = i32(i32(u32(i32(last + vec)) // u32(vec)) - left)
         top = i32(-low_i) if some else i32(0)
         tall = i32(high_i - top + (1 + more)) if some else i32(0)
-        fits = wide <= room and tall <= room and i32(wide * tall) <= room
+        fits = wide <= capacity and tall <= capacity and i32(wide * tall) <= capacity
         pitch = i32(i32(wide * vec + (banks - 1)) & -banks)
         return fits, left, top, wide, tall, pitch if fits and i32(pitch * tall) <= pixels else i32(wide * vec)
 

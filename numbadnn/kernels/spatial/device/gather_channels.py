@@ -80,7 +80,7 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     find, look, offset_of = starts_of_pixel(), records_of_pixel(acc, HELD, config), offset_by_point(config)
     place_of, meet = dot_place(), _meet(acc, share)
     swap, levels, (add, close) = shuffle_xor(acc), share.bit_length() - 1, compensated(acc)
-    room, held_words = HELD * pixels, BATCH * words
+    capacity, held_words = HELD * pixels, BATCH * words
     each, alone = max(HELD // share, 1), max(share // HELD, 1)  # dots a lane gets, and lanes that get the same
 
     def batch_of(count: int):  # type: ignore[no-untyped-def]
@@ -118,9 +118,9 @@ def channels(dtype: str, acc: str, config: SharedGatherConfig) -> Callable[..., 
     def kernel(
         img, dy, dimg, work, dot, parts, across, down, vectors, height, width, out_height, out_width, xs, ys, ds
     ):
-        offsets = cuda.shared.array(room, INTEGER)
-        places = cuda.shared.array(room, WORD)
-        weights = cuda.shared.array(room, A)
+        offsets = cuda.shared.array(capacity, INTEGER)
+        places = cuda.shared.array(capacity, WORD)
+        weights = cuda.shared.array(capacity, A)
         counts = cuda.shared.array(pixels, INTEGER)
         most = cuda.shared.array(1, INTEGER)
         record = cuda.local.array(4, R)

@@ -18,7 +18,7 @@ from numbadnn.kernels.lang.ptx import let_next_start, quotient
 from numbadnn.kernels.lang.warp import shuffle_xor
 from numbadnn.kernels.spatial.bins import StripeConfig
 from numbadnn.kernels.spatial.device import point as _spatial_point
-from numbadnn.kernels.spatial.device.bins import put_record
+from numbadnn.kernels.spatial.device.bins import store_record
 from numbadnn.kernels.spatial.device.point import INTEGER
 from numbadnn.problem import ITEMSIZE
 
@@ -37,7 +37,7 @@ def stripe(config: StripeConfig) -> Callable[..., None]:
     raw_words = UNDER_WAY * words
     read, read_words, convert = load(config.place, config.acc), load_words(words), widen(config.place, pair, config.acc)
     write, A = _spatial_point.write_integer(), ACCUMULATOR[config.acc]
-    put, size, R = put_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
+    put, size, R = store_record(config), 4 * ITEMSIZE[config.record], ACCUMULATOR[config.record]
     grid_size, before_thread = ITEMSIZE[config.place], before_of_thread(warps)
     read_point, convert_point = load_words(max(1, grid_size // 2)), widen(config.place, 2, config.acc)
 

@@ -78,7 +78,7 @@ def scatter(dtype: str, held: str, by_position: bool, last: bool) -> Callable[..
     ``held`` is the matrix's type.
     """
     acc, size, held_size = "float64" if dtype == "float64" else "float32", ITEMSIZE[dtype], ITEMSIZE[held]
-    A, put_scaled, read_held, split = ACCUMULATOR[acc], scaled(dtype, acc), load(held, acc), _split()
+    A, store_scaled, read_held, split = ACCUMULATOR[acc], scaled(dtype, acc), load(held, acc), _split()
 
     def kernel(
         matrix, x, images, channels, extents, taps, flip, positions, padding, stride, dilation, x_batch, x_channel,
@@ -115,7 +115,7 @@ def scatter(dtype: str, held: str, by_position: bool, last: bool) -> Callable[..
                             total = A(total + read_held(matrix + (image * matrix_batch + at) * held_size))
                 at = image * x_batch + channel * x_channel
                 target = x + (at + d * x_strides[0] + h * x_strides[1] + v * x_strides[2]) * size
-                put_scaled(target, total, alpha, beta)
+                store_scaled(target, total, alpha, beta)
 
     return kernel
 
@@ -123,7 +123,7 @@ def scatter(dtype: str, held: str, by_position: bool, last: bool) -> Callable[..
 def total(held: str, dtype: str) -> Callable[..., None]:
     """result[row, column] = alpha * the sum over parts of partial[part, row, column], in their order, + beta * result."""
     acc, size, held_size = "float64" if dtype == "float64" else "float32", ITEMSIZE[dtype], ITEMSIZE[held]
-    A, put_scaled, read_held = ACCUMULATOR[acc], scaled(dtype, acc), load(held, acc)
+    A, store_scaled, read_held = ACCUMULATOR[acc], scaled(dtype, acc), load(held, acc)
 
     def kernel(partial, result, count, parts, columns, row_stride, alpha, beta):
         i = i64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
@@ -134,6 +134,6 @@ def total(held: str, dtype: str) -> Callable[..., None]:
             value = A(value + read_held(partial + (part * count + i) * held_size))
         row = i64(i // columns)
         target = result + (row * row_stride + (i - row * columns)) * size
-        put_scaled(target, value, alpha, beta)
+        store_scaled(target, value, alpha, beta)
 
     return kernel

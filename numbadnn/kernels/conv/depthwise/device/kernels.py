@@ -68,7 +68,7 @@ def forward(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
     lags = -(-R // down)  # output rows that an image row reaches
     fetch_row = fetch(dtype, acc, tile, -config.left, span, tile.load, early=True)
     clear = clear_outside(acc, tile, -config.left, span, tile.load)
-    put_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
+    store_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
     wide, held, every, block = span * channels, down * span * channels, R * S * channels, columns * channels
     partial = lags * block
 
@@ -123,7 +123,7 @@ def forward(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
                                     sums[o] = A(sums[o] + value * tap)
             if t >= lags - 1:
                 p = i32(first + t - (lags - 1))
-                put_row(sums, (lags - 1) * block, y_plane, p, q, output[1], y_strides, alpha, beta)
+                store_row(sums, (lags - 1) * block, y_plane, p, q, output[1], y_strides, alpha, beta)
 
     return kernel
 
@@ -141,7 +141,7 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig, adds: bool) -> Callabl
     reach = max(R, down)
     fetch_row = fetch(dtype, acc, tile, begin, span, tile.load, early=True)
     clear = clear_outside(acc, tile, begin, span, tile.load)
-    put_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
+    store_row, place, read_taps = put(dtype, acc, tile), _place(channels_last), _read_taps(dtype, acc, config)
     held, every, block = span * channels, R * S * channels, columns * channels
     wrong, mend, mend_all = any_nan(block), mend_sums(dtype, acc, config), mend_strip(dtype, acc, config)
     partial = reach * block
@@ -207,7 +207,7 @@ def inputs(dtype: str, acc: str, config: DepthwiseConfig, adds: bool) -> Callabl
                             mend(sums, e * block, anew, h, w0, top, image[1])
                         else:
                             nan = nan or wrong(sums, e * block)
-                        put_row(sums, e * block, x_plane, h, w0, image[1], x_strides, alpha, beta)
+                        store_row(sums, e * block, x_plane, h, w0, image[1], x_strides, alpha, beta)
             for j in range((reach - down) * block):
                 sums[j] = sums[j + down * block]
             for j in range((reach - down) * block, partial):

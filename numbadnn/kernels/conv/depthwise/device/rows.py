@@ -127,7 +127,7 @@ def _put(config: RowsConfig) -> Callable[..., None]:
     turns = -(-every // threads)
 
     @device
-    def put_row(sums, table, r, at, channel, channels):
+    def store_row(sums, table, r, at, channel, channels):
         thread = i32(cuda.threadIdx.x)
         cuda.syncthreads()
         for j in range(S * 2):
@@ -146,12 +146,12 @@ def _put(config: RowsConfig) -> Callable[..., None]:
     def row(r: int, rest: Any) -> Any:
         @device
         def rows(sums, table, at, channel, channels):
-            put_row(sums, table, r, at, channel, channels)
+            store_row(sums, table, r, at, channel, channels)
             rest(sums, table, at, channel, channels)
 
         @device
         def last(sums, table, at, channel, channels):
-            put_row(sums, table, r, at, channel, channels)
+            store_row(sums, table, r, at, channel, channels)
 
         return rows if rest else last
 
@@ -215,7 +215,7 @@ def weights(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 x_targets,
                 there,
             )
-        put_at, y_put = i32(R - down), i32(0)
+        store_at, y_store = i32(R - down), i32(0)
         h = i32(top + (R - down))
         now, y_now = i32(0), i32(0)
         thread = i32(cuda.threadIdx.x)
@@ -233,21 +233,21 @@ def weights(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 for _ in range(down):
                     there = h >= 0 and h < image[0]
                     copy_x(
-                        shared, i32(base + put_at * (x_row * 4)), x + i64(h if there else i32(0)) * x_strides[1] * SIZE,
+                        shared, i32(base + store_at * (x_row * 4)), x + i64(h if there else i32(0)) * x_strides[1] * SIZE,
                         x_sources, x_targets, there,
                     )  # fmt: skip
-                    put_at = i32(put_at + 1) if put_at + 1 < ring else i32(0)
+                    store_at = i32(store_at + 1) if store_at + 1 < ring else i32(0)
                     h = i32(h + 1)
                 p = i32(first + t + ahead)
                 copy_y(
                     shared,
-                    i32(y_base + y_put * (y_row * 4)),
+                    i32(y_base + y_store * (y_row * 4)),
                     y + i64(p) * y_strides[1] * SIZE,
                     y_sources,
                     y_targets,
                     True,
                 )
-                y_put = i32(y_put + 1) if y_put + 1 < y_ring else i32(0)
+                y_store = i32(y_store + 1) if y_store + 1 < y_ring else i32(0)
             commit_async()
             if t >= 0:
                 for u in range(COLUMNS):

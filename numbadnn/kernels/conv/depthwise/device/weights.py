@@ -22,14 +22,14 @@ from numbadnn.kernels.lang.epilogue import scaled
 AHEAD = 4
 
 
-def _put_row(acc: str, config: DepthwiseConfig) -> Callable[..., None]:
-    """``put_row(sums, table, r, target, K, live)``: the block's totals of row r of the taps, by the threads that are ``live``."""
+def _store_row(acc: str, config: DepthwiseConfig) -> Callable[..., None]:
+    """``store_row(sums, table, r, target, K, live)``: the block's totals of row r of the taps, by ``live`` threads."""
     (_, S), channels, lanes = config.taps, config.tile.channels, config.lanes
     per_row, item_size, write = S * channels, 8 if acc == "float64" else 4, store(acc, acc)
     add_up = _reduce.over_parts(_reduce.add(acc), lanes, THREADS // lanes, per_row)
 
     @device
-    def put_row(sums, table, r, target, K, live):
+    def store_row(sums, table, r, target, K, live):
         thread = i32(cuda.threadIdx.x)
         cuda.syncthreads()  # the table of the row before has been read
         for j in range(per_row):
@@ -40,7 +40,7 @@ def _put_row(acc: str, config: DepthwiseConfig) -> Callable[..., None]:
                 at = i64(i64(r * S + j // channels) * K + j % channels)
                 write(target + at * item_size, table[j * THREADS + thread])
 
-    return put_row
+    return store_row
 
 
 def weights(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None]:
@@ -52,7 +52,7 @@ def weights(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
     fetch_y = fetch(dtype, acc, tile, 0, columns, tile.store)
     wide, held, taps, per_row = span * channels, down * span * channels, R * S * channels, S * channels
     positions = lags * block
-    put_row, item_size, table_size = _put_row(acc, config), 8 if acc == "float64" else 4, per_row * THREADS
+    store_row, item_size, table_size = _store_row(acc, config), 8 if acc == "float64" else 4, per_row * THREADS
 
     def kernel(
         x, y, partial, items, multiplier, groups, strips, rows, K, image, output, top,
@@ -111,19 +111,19 @@ def weights(dtype: str, acc: str, config: DepthwiseConfig) -> Callable[..., None
                                         value = values[(e * span + v * across + s) * channels + c]
                                         sums[o] = A(sums[o] + value * window[(lag * columns + v) * channels + c])
         at = partial + i64(i64(split * (R * S)) * K + k) * item_size
-        put_row(sums, table, 0, at, K, part == 0 and live)
+        store_row(sums, table, 0, at, K, part == 0 and live)
         if R > 1:  # written out: a loop over rows that is not unrolled would put the sums in memory
-            put_row(sums, table, 1, at, K, part == 0 and live)
+            store_row(sums, table, 1, at, K, part == 0 and live)
         if R > 2:
-            put_row(sums, table, 2, at, K, part == 0 and live)
+            store_row(sums, table, 2, at, K, part == 0 and live)
         if R > 3:
-            put_row(sums, table, 3, at, K, part == 0 and live)
+            store_row(sums, table, 3, at, K, part == 0 and live)
         if R > 4:
-            put_row(sums, table, 4, at, K, part == 0 and live)
+            store_row(sums, table, 4, at, K, part == 0 and live)
         if R > 5:
-            put_row(sums, table, 5, at, K, part == 0 and live)
+            store_row(sums, table, 5, at, K, part == 0 and live)
         if R > 6:
-            put_row(sums, table, 6, at, K, part == 0 and live)
+            store_row(sums, table, 6, at, K, part == 0 and live)
 
     return kernel
 
@@ -136,7 +136,7 @@ def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
     """
     A, size = _types(dtype, acc)
     item_size, lanes = 8 if acc == "float64" else 4, THREADS // FINISHERS
-    read_partial, put_scaled = load(acc, acc), scaled(dtype, acc)
+    read_partial, store_scaled = load(acc, acc), scaled(dtype, acc)
     add_up, anew = _reduce.over_parts(_reduce.add(acc), lanes, FINISHERS), add_tap(dtype, acc, FINISHERS)
 
     def kernel(
@@ -173,6 +173,6 @@ def finish(dtype: str, acc: str, R: int, S: int) -> Callable[..., None]:
             add_up(table)
         if part == 0 and i < count:
             target = w + (w_start + k * w_strides[0] + r * w_strides[1] + s * w_strides[2]) * size
-            put_scaled(target, table[thread], alpha, beta)
+            store_scaled(target, table[thread], alpha, beta)
 
     return kernel

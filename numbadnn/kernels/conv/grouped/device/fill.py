@@ -191,7 +191,7 @@ def _copy_rows(config: GroupedHalvesConfig) -> Callable[..., None]:
 
 def _copy_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     piece, threads, pitch = config.piece, config.threads, config.filter_pitch
-    each, results, per_group = config.room // piece, config.results, config.eights * 8
+    each, results, per_group = config.capacity // piece, config.results, config.eights * 8
     pieces = config.steps * 16 // piece
     count = config.groups * per_group * pieces
     copy = copy_or_zero(SIZE * piece)
@@ -217,7 +217,7 @@ def _copy_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
 def _turn_filters(config: GroupedHalvesConfig) -> Callable[..., None]:
     """One term at a time, two to a word; neighbouring threads have neighbouring results where these lie together in memory."""
     threads, pitch, channels = config.threads, config.filter_pitch, config.channels
-    pairs, results, per_group = config.room // 2, config.results, config.eights * 8
+    pairs, results, per_group = config.capacity // 2, config.results, config.eights * 8
     along, lines, words = config.along, config.groups * config.eights * 8, config.steps * 8
     count, half, twice = lines * words, load_bits(SIZE), 2 * WORDS
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from numbadnn.kernels.conv.grouped.config import ZEROS, GroupedHalvesConfig
 from numbadnn.kernels.conv.grouped.device.absent import mend_sums
 from numbadnn.kernels.conv.grouped.device.fill import column_slot, fill_filters, fill_image, gather_image
-from numbadnn.kernels.conv.grouped.device.put import add_old_results, keep_results, put_results, tables
+from numbadnn.kernels.conv.grouped.device.put import add_old_results, keep_results, store_results, tables
 from numbadnn.kernels.lang.async_copies import wait_async
 from numbadnn.kernels.lang.cuda import HALF, INT32, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.mma import load_matrices, product
@@ -27,7 +27,7 @@ SIZE = 2
 def _offsets(config: GroupedHalvesConfig) -> Callable[..., None]:
     """``locate(offsets, slots, lows, counts, step)``: each step's piece of this lane, from its position on; -1: none."""
     steps, across, pitch, piece = config.steps, config.across, config.pitch, config.piece
-    each, slot = config.room // piece, column_slot(config.across)
+    each, slot = config.capacity // piece, column_slot(config.across)
 
     @device
     def locate(offsets, slots, lows, counts, step):
@@ -80,7 +80,7 @@ def _multiply(dtype: str, config: GroupedHalvesConfig) -> Callable[..., None]:
     channels at a time.
     """
     steps, every, wide, bunch = config.steps, config.every, config.wide, config.bunch
-    narrow, sums, apart = config.piece == 4, 4 * config.wide * config.bunch, 2 * config.room
+    narrow, sums, apart = config.piece == 4, 4 * config.wide * config.bunch, 2 * config.capacity
     pair = 2 if narrow and bunch % 2 == 0 else 1
     words = 2 * pair
     read, load_a, multiply_add = read_at("int32", words), load_matrices(False), product(dtype, 16)
@@ -121,8 +121,8 @@ def convolve(dtype: str, config: GroupedHalvesConfig, inputs: bool) -> Callable[
     ``inputs``: of the images' gradient.
     """
     channels, results, per_block, images = config.channels, config.results, config.groups, config.images
-    pitch, room, across, parts, bunch, wide = (
-        *(config.pitch, config.room, config.across, config.parts, config.bunch, config.wide),
+    pitch, capacity, across, parts, bunch, wide = (
+        *(config.pitch, config.capacity, config.across, config.parts, config.bunch, config.wide),
     )
     ways, narrow, many = config.ways, config.piece == 4, config.phases
     group_bytes, eight_bytes = config.group_bytes, config.eight_bytes
@@ -138,7 +138,7 @@ def convolve(dtype: str, config: GroupedHalvesConfig, inputs: bool) -> Callable[
         mend_sums(dtype, config),
         keep_results(dtype, config),
         add_old_results(dtype, config),
-        put_results(config),
+        store_results(config),
     )
 
     def kernel(
@@ -169,11 +169,11 @@ def convolve(dtype: str, config: GroupedHalvesConfig, inputs: bool) -> Callable[
         in_filters = i32(ZEROS + (halo[0] * line * pitch + 15) // 16 * 16)
         in_results = i32(in_filters + filter_bytes)
         positions = i32(tile[0] * tile[1])
-        table_room = i32((positions + 16 * ways - 1) // (16 * ways) * (16 * ways))
-        end = table_room if SIMULATED else positions  # the simulator's warps meet in every product
+        table_capacity = i32((positions + 16 * ways - 1) // (16 * ways) * (16 * ways))
+        end = table_capacity if SIMULATED else positions  # the simulator's warps meet in every product
         in_sources = i32(base + in_results + positions * result_pitch)
-        in_targets = i32(in_sources + 4 * table_room)
-        sources(shared, in_sources, table_room, tile, line, down)
+        in_targets = i32(in_sources + 4 * table_capacity)
+        sources(shared, in_sources, table_capacity, tile, line, down)
         job = i32(u32(warp) // u32(ways))
         group = i32(u32(job) // u32(parts))
         part = i32((job - group * parts) * wide)  # its first eight results
@@ -198,13 +198,13 @@ def convolve(dtype: str, config: GroupedHalvesConfig, inputs: bool) -> Callable[
                 first_tap = i32(first_tap + (starts_along[0] if later == 0 else starts_along[1]))
                 if many or turn == 0:
                     fill_w(shared, base, in_filters, w + i64(first_tap) * SIZE, bundle, groups, counts, w_strides)
-                    targets(shared, in_targets, table_room, tile, where, output, apart, places, result_strides)
+                    targets(shared, in_targets, table_capacity, tile, where, output, apart, places, result_strides)
                     locate(offsets, halo[2], lows, counts, step)
                 wait_async()
                 cuda.syncthreads()
                 if many or turn == 0:
                     take(b, shared, halves, i32(base + in_filters + group * group_bytes + part * eight_bytes))
-                at = i32(base + ZEROS + group * (room * SIZE))
+                at = i32(base + ZEROS + group * (capacity * SIZE))
                 to = i32(base + in_results + (group * results + k) * SIZE)
                 for m in range(i32(way * 16), end, 16 * ways):
                     own = i32(m + (lane >> 2))

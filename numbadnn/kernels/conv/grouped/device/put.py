@@ -15,7 +15,7 @@ from numbadnn.kernels.lang.words import read_at, write_pair, write_words
 SIZE = 2
 
 
-def put_results(config: GroupedHalvesConfig) -> Callable[..., None]:
+def store_results(config: GroupedHalvesConfig) -> Callable[..., None]:
     """``put(shared, results, places, target, first, count, positions)``: results in shared memory to where they belong.
 
     ``places``: the table of where each position's lie behind ``target``, which has ``count`` channels; ``first``: the block's.
@@ -94,21 +94,21 @@ def add_old_results(dtype: str, config: GroupedHalvesConfig) -> Callable[..., No
 def tables(config: GroupedHalvesConfig) -> tuple[Callable[..., None], Callable[..., None]]:
     """What is a matter of divisions, worked out once for each position.
 
-    ``sources(shared, at, room, tile, line, down)``: where it lies in the block's image, that of position 0 past the last.
-    ``targets(shared, at, room, tile, corner, output, apart, phase, strides)``: where its results belong, -1: nowhere.
+    ``sources(shared, at, capacity, tile, line, down)``: where it lies in the block's image, that of position 0 past the last.
+    ``targets(shared, at, capacity, tile, corner, output, apart, phase, strides)``: where its results belong, -1: nowhere.
     """
     pitch, threads = config.pitch, config.threads
 
     @device
-    def sources(shared, at, room, tile, line, down):
-        for e in range(i32(cuda.threadIdx.x), room, threads):
+    def sources(shared, at, capacity, tile, line, down):
+        for e in range(i32(cuda.threadIdx.x), capacity, threads):
             i = i32(u32(e) // u32(tile[1]))
             place = i32((i * down * line + e - i * tile[1]) * pitch) if i < tile[0] else i32(0)
             write_at(shared, i32(at + 4 * e), u32(place))
 
     @device
-    def targets(shared, at, room, tile, corner, output, apart, phase, strides):
-        for e in range(i32(cuda.threadIdx.x), room, threads):
+    def targets(shared, at, capacity, tile, corner, output, apart, phase, strides):
+        for e in range(i32(cuda.threadIdx.x), capacity, threads):
             i = i32(u32(e) // u32(tile[1]))
             p = i32((corner[0] + i) * apart[0] + phase[0])
             q = i32((corner[1] + e - i * tile[1]) * apart[1] + phase[1])

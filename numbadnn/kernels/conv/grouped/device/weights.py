@@ -95,7 +95,7 @@ def _put(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     """
     few, channels, results, direct = config.few, config.channels, config.results, config.direct
     write, write_two = store("float32", "float32"), store_vector("float32", 2, "float32")
-    put_scaled = scaled(dtype, "float32")
+    store_scaled = scaled(dtype, "float32")
 
     @device
     def put(i, pair, target, first, half, s, tap_at, filters, columns, strides, alpha, beta):
@@ -112,7 +112,7 @@ def _put(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
                 at = target + (tap_at + k * strides[0] + c * strides[1] + right * strides[3]) * SIZE
                 for e in range(2):
                     if c + e < channels:
-                        put_scaled(at + e * strides[1] * SIZE, pair[e], alpha, beta)
+                        store_scaled(at + e * strides[1] * SIZE, pair[e], alpha, beta)
             else:  # fewer than 2**31, and this is done by each share
                 at = target + i64(i32(i32(tap_at) + k * i32(strides[0]) + c + right * i32(strides[3]))) * 4
                 if few:
@@ -149,8 +149,8 @@ def weights(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
     table, find, multiply, put = table_of(config), _units(config), _multiply(dtype, config), _put(dtype, config)
 
     def kernel(
-        x, y, partial, batch, images, blocks, tile, halo, image, output, tiles, splits, widths, room, bytes_of, stride, origin,
-        dilation, taps, units, x_step, x_strides, y_step, y_strides, split_stride, strides, start, alpha, beta,
+        x, y, partial, batch, images, blocks, tile, halo, image, output, tiles, splits, widths, capacity, bytes_of, stride,
+        origin, dilation, taps, units, x_step, x_strides, y_step, y_strides, split_stride, strides, start, alpha, beta,
     ):  # fmt: skip
         shared = cuda.shared.array(0, WORD)
         halves = cuda.shared.array(0, HALF)  # the same memory
@@ -165,21 +165,21 @@ def weights(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
         line = i32(halo[2] * across)
         x_bytes, y_bytes, image_bytes, apart = bytes_of
         in_table = i32(base + ZEROS)
-        ring = i32(in_table + (8 * room + 4 * units + 127) // 128 * 128)
+        ring = i32(in_table + (8 * capacity + 4 * units + 127) // 128 * 128)
         for e in range(i32(cuda.threadIdx.x), ZEROS // 4, config_threads):
             shared[u32(e)] = u32(0)
         each_image = i32(tile[0] * tile[1])
         positions = i32(images * each_image)
         for stage in range(stages):  # rows of y that no tile has
             first = i32(ring + stage * (x_bytes + y_bytes) + x_bytes + positions * y_pitch)
-            for e in range(i32(cuda.threadIdx.x), i32((room - positions) * (y_pitch // 4)), config_threads):
+            for e in range(i32(cuda.threadIdx.x), i32((capacity - positions) * (y_pitch // 4)), config_threads):
                 write_at(shared, i32(first + 4 * e), u32(0))
-        table(shared, in_table, room, images, tile, line, apart, stride, image_bytes)
+        table(shared, in_table, capacity, images, tile, line, apart, stride, image_bytes)
         job = i32(u32(warp) // u32(ways))
         way = i32(warp - job * ways)
         mine = i32(u32(job) // u32(parts))
         first_unit = i32((job - mine * parts) * each)
-        in_units = i32(in_table + 8 * room)
+        in_units = i32(in_table + 8 * capacity)
         for unit in range(i32(cuda.threadIdx.x), units, config_threads):
             r, s, at = find(i32(unit), line, halo[2], taps, dilation)
             write_at(shared, i32(in_units + 4 * unit), u32(at))
@@ -194,7 +194,7 @@ def weights(dtype: str, config: GroupedWeightsConfig) -> Callable[..., None]:
         this_j = i32(rest - this_i * blocks[1])
         next_n, next_i, next_j = this_n, this_i, this_j
         x_place, y_place = begin_x(halo[1]), begin_y(tile[1])
-        limit = room if SIMULATED else positions  # the simulator's warps meet in every product
+        limit = capacity if SIMULATED else positions  # the simulator's warps meet in every product
         for t in range(i32(begin - (stages - 1)), end):
             ahead = i32(t + (stages - 1))
             if ahead < end:

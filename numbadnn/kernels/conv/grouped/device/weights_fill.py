@@ -41,15 +41,15 @@ def gather_few(config: GroupedWeightsConfig) -> Callable[..., None]:
 
 
 def table_of(config: GroupedWeightsConfig) -> Callable[..., None]:
-    """``fill(shared, at, room, images, tile, line, apart, stride, image_bytes)``: where each position lies, its row and column.
+    """``fill(shared, at, capacity, images, tile, line, apart, stride, image_bytes)``: where each position lies, row and column.
 
     Of several images rows go on; positions past the last are below every row.
     """
     threads, pitch, few, twice = config.threads, config.pitch, config.few, config.copies == 2
 
     @device
-    def fill(shared, at, room, images, tile, line, apart, stride, image_bytes):
-        for e in range(i32(cuda.threadIdx.x), room, threads):
+    def fill(shared, at, capacity, images, tile, line, apart, stride, image_bytes):
+        for e in range(i32(cuda.threadIdx.x), capacity, threads):
             i = i32(u32(e) // u32(tile[1]))
             j = i32(e - i * tile[1])
             image = i32(u32(i) // u32(tile[0]))

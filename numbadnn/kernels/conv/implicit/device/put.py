@@ -14,7 +14,7 @@ from typing import Any
 
 from numbadnn.kernels.conv.implicit.device.index import located
 from numbadnn.kernels.conv.implicit.pixels_config import COPIES, LINES
-from numbadnn.kernels.gemm.device.wgmma import _put_narrow, _put_wide
+from numbadnn.kernels.gemm.device.wgmma import _store_narrow, _store_wide
 from numbadnn.kernels.gemm.gemm import WgmmaConfig
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
@@ -28,20 +28,20 @@ def by_threads(n: int, store: int, out: str) -> Callable[..., None]:
     """``put(sums, upper, lower, upper_live, lower_live, column, columns, step, alpha, beta)``: two rows of a thread to memory."""
     wide, part = n > 128, min(n // 32, 4)  # a loop of more is not unrolled, and then the sums would lie in memory
     config = WgmmaConfig(n, 2, True, True, store)
-    put_quarter = (_put_wide if store == 8 else _put_narrow)(config, out)
+    store_quarter = (_store_wide if store == 8 else _store_narrow)(config, out)
 
     @device
-    def put_part(sums, start, upper, lower, up, low, column, columns, step, alpha, beta):
+    def store_part(sums, start, upper, lower, up, low, column, columns, step, alpha, beta):
         for q in range(part):
             at = start + q
-            put_quarter(sums, 16 * at, upper + 32 * at * step, up, column + 32 * at, columns, step, alpha, beta)
-            put_quarter(sums, 16 * at + 2, lower + 32 * at * step, low, column + 32 * at, columns, step, alpha, beta)
+            store_quarter(sums, 16 * at, upper + 32 * at * step, up, column + 32 * at, columns, step, alpha, beta)
+            store_quarter(sums, 16 * at + 2, lower + 32 * at * step, low, column + 32 * at, columns, step, alpha, beta)
 
     @device
     def put(sums, upper, lower, up, low, column, columns, step, alpha, beta):
-        put_part(sums, 0, upper, lower, up, low, column, columns, step, alpha, beta)
+        store_part(sums, 0, upper, lower, up, low, column, columns, step, alpha, beta)
         if wide:
-            put_part(sums, 4, upper, lower, up, low, column, columns, step, alpha, beta)
+            store_part(sums, 4, upper, lower, up, low, column, columns, step, alpha, beta)
 
     return put
 
@@ -55,7 +55,7 @@ def _to_shared(out: str, columns: int = 64) -> Callable[..., None]:
     pack, store_tiles = hopper.pack(out), hopper.store_tiles
 
     @device
-    def put_chunk(sums, start, buffer, thread, alpha):
+    def store_chunk(sums, start, buffer, thread, alpha):
         lane = i32(thread & 31)
         row = i32(((thread >> 5) & 3) * 16 + (lane & 15))
         for i in range(columns // 16):
@@ -71,7 +71,7 @@ def _to_shared(out: str, columns: int = 64) -> Callable[..., None]:
                 pack(f32(alpha * sums[at + 6]), f32(alpha * sums[at + 7])),
             )
 
-    return put_chunk
+    return store_chunk
 
 
 def by_lines(n: int, out: str) -> Callable[..., None]:
@@ -79,7 +79,7 @@ def by_lines(n: int, out: str) -> Callable[..., None]:
 
     ``rows`` has the addresses of rows t//8, t//8 + 16 ... from column 0 of the group on, 0 for a row that there is not.
     """
-    put_chunk, meet = _to_shared(out), hopper.meet
+    store_chunk, meet = _to_shared(out), hopper.meet
     load_words, store_words = hopper.load_words, hopper.store_words
 
     @device
@@ -90,7 +90,7 @@ def by_lines(n: int, out: str) -> Callable[..., None]:
         piece = i32(thread & 7)
         for q in range(n // 64):
             buffer = u32(buffers + u32(((turn + q) & 1) * 64 * 128))
-            put_chunk(sums, 32 * q, buffer, thread, alpha)
+            store_chunk(sums, 32 * q, buffer, thread, alpha)
             meet(barrier)
             across = i32(column + 64 * q + 8 * piece)
             for i in range(4):
@@ -111,14 +111,14 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
     fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
 
     def box_of(wide: int) -> Callable[..., None]:
-        put_chunk = _to_shared(out, wide)
+        store_chunk = _to_shared(out, wide)
 
         @device
         def put_box(sums, q, box_map, buffer, pixel, column, columns, group, alpha, thread, barrier):
             if (thread & 127) == 0:
                 wait_one()
             meet(barrier)
-            put_chunk(sums, 32 * q, buffer, thread, alpha)
+            store_chunk(sums, 32 * q, buffer, thread, alpha)
             fence()
             meet(barrier)
             if (thread & 127) == 0:
@@ -147,7 +147,7 @@ def by_copies(n: int, out: str) -> Callable[..., None]:
 def by_whole_copies(n: int, out: str) -> Callable[..., None]:
     """The same of all columns between two meetings of the group, which has a buffer for each 64 of them."""
     chunks, tail, store_box = n // 64, n % 64, hopper.store_box
-    put_chunk, put_tail = _to_shared(out), _to_shared(out, tail or 64)
+    store_chunk, put_tail = _to_shared(out), _to_shared(out, tail or 64)
     fence, commit, wait_all, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(0), hopper.meet
 
     @device
@@ -158,7 +158,7 @@ def by_whole_copies(n: int, out: str) -> Callable[..., None]:
             wait_all()
         meet(barrier)
         for q in range(chunks):
-            put_chunk(sums, 32 * q, u32(buffers + u32(q * 64 * 128)), thread, alpha)
+            store_chunk(sums, 32 * q, u32(buffers + u32(q * 64 * 128)), thread, alpha)
         if tail:
             put_tail(sums, 32 * chunks, u32(buffers + u32(chunks * 64 * 128)), thread, alpha)
         fence()
@@ -175,22 +175,22 @@ def by_whole_copies(n: int, out: str) -> Callable[..., None]:
     return put
 
 
-def by_turned_copies(n: int, out: str) -> Callable[..., None]:
+def by_transposed_copies(n: int, out: str) -> Callable[..., None]:
     """``put(sums, out_map, buffers, turn, live, row, column, columns, first, plane, alpha)``: 64 rows, transposed.
 
     They go to (row, first + column ...) of the map's ``plane``, if they are ``live``; all else as in ``by_copies``.
     """
-    pack, store_turned, store_box = hopper.pack(out), hopper.store_turned_tiles, hopper.store_box
+    pack, store_transposed, store_box = hopper.pack(out), hopper.store_transposed_tiles, hopper.store_box
     fence, commit, wait_one, meet = hopper.fence_shared, hopper.commit_boxes, hopper.wait_boxes(1), hopper.meet
 
     @device
-    def put_chunk(sums, start, buffer, thread, alpha):
+    def store_chunk(sums, start, buffer, thread, alpha):
         lane = i32(thread & 31)
         row = i32((lane >> 4) * 8 + (lane & 7))
         piece = i32((((thread >> 5) & 3) * 2 + ((lane >> 3) & 1)) ^ (lane & 7))
         for i in range(4):
             at = start + 8 * i
-            store_turned(
+            store_transposed(
                 u32(buffer + u32((row + 16 * i) * 128 + piece * 16)),
                 pack(f32(alpha * sums[at]), f32(alpha * sums[at + 1])),
                 pack(f32(alpha * sums[at + 2]), f32(alpha * sums[at + 3])),
@@ -207,7 +207,7 @@ def by_turned_copies(n: int, out: str) -> Callable[..., None]:
             if (thread & 127) == 0:
                 wait_one()
             meet(barrier)
-            put_chunk(sums, 32 * q, buffer, thread, alpha)
+            store_chunk(sums, 32 * q, buffer, thread, alpha)
             fence()
             meet(barrier)
             if (thread & 127) == 0:

@@ -9,7 +9,7 @@
 Pixels are what both operands have in rows of memory, so wgmma reads both transposed. Blocks, rings and barriers are as in
 ``device/pixels.py``. The pixels are shared out among ``splits``; what is written are float32 sums,
 (split, group, tap, channel in chunks of 64, filter), which ``total`` adds in the order of the splits and writes as filters.
-Where nothing is shared out the sums are the filters: they are turned in shared memory, and the copy engine writes them.
+Where nothing is shared out the sums are the filters: they are transposed in shared memory, and the copy engine writes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from numbadnn.kernels.conv.implicit.device.index import divided, located, share
 from numbadnn.kernels.conv.implicit.device.pixels import FEWER, MORE, ROW
-from numbadnn.kernels.conv.implicit.device.put import BUFFERS, by_threads, by_turned_copies
+from numbadnn.kernels.conv.implicit.device.put import BUFFERS, by_threads, by_transposed_copies
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.access import load, load_vector, store, store_vector
 from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32
@@ -61,7 +61,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
     # the constant half of a matrix descriptor: swizzle, byte distances of 8 pixels and of 64 channels
     half, k_step = 1 << 62 | (8 * ROW >> 4) << 32 | (box_bytes >> 4) << 16, 16 * ROW >> 4
     direct, after_ring = config.direct, ring + (BUFFERS if config.direct else 0)
-    put, put_turned = by_threads(n, 2, "float32"), by_turned_copies(n, dtype)
+    put, put_transposed = by_threads(n, 2, "float32"), by_transposed_copies(n, dtype)
     out_of = hopper.map_address(2) if direct else _same
     wait_boxes = hopper.wait_boxes(0)
     multiply = hopper.wgmma(dtype, n, False, False)
@@ -123,11 +123,11 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                 copy_pixels(at, y_map, i32(first + i * 64), q, p, image, full, none, none)
 
     @device
-    def put_direct(sums, out_map, buffers, turn, row, rows, chunks, column, width, group, tap_start, tap_step, alpha):
+    def store_direct(sums, out_map, buffers, turn, row, rows, chunks, column, width, group, tap_start, tap_step, alpha):
         tap, chunk = divided(i32(u32(row) >> u32(6)), chunks)
         tap = i32(tap_start + tap * tap_step)
         first = i32(group * width)
-        put_turned(sums, out_map, buffers, turn, row < rows, i32(chunk * 64), column, width, first, tap, alpha)
+        put_transposed(sums, out_map, buffers, turn, row < rows, i32(chunk * 64), column, width, first, tap, alpha)
 
     def kernel(
         map_x, map_y, out, tiles, count, splits, steps, chunks, rows, depth, width, positions, move, lower, taps, dilation,
@@ -189,13 +189,13 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                         others[i] = f32(0)
                 stage, phase = consume(sums, others, ring_at, my_chunks, full, empty, stage, phase, begin, end, thread)
                 if direct:
-                    put_direct(
+                    store_direct(
                         sums, there, buffers, turn, i32(row * m + mine), rows, chunks, i32(column * n), width, group, tap_start,
                         tap_step, alpha,
                     )  # fmt: skip
                     turn = i32(turn + n // 64)
                     if double:
-                        put_direct(
+                        store_direct(
                             others, there, buffers, turn, i32(row * m + mine + 64), rows, chunks, i32(column * n), width, group,
                             tap_start, tap_step, alpha,
                         )  # fmt: skip
@@ -224,7 +224,7 @@ def weights(dtype: str, axes: int, config: Any) -> Callable[..., None]:
 def total(dtype: str, axes: int, high: int, lanes: int, vector: bool) -> Callable[..., None]:
     """w[filter, channel, tap] = (sum over splits of partial) + beta * w, ``high`` channels of a tap by WIDE filters a block.
 
-    Each element has ``lanes`` threads, which share its splits and are added in order. The tile is turned in shared memory:
+    Each element has ``lanes`` threads, which share its splits and are added in order. The tile is transposed in shared memory:
     reads run along filters, writes along channels, eight at a time where ``vector``.
     """
     size, wide, eights, deep = ITEMSIZE[dtype], WIDE, high // 8, axes == 3

@@ -175,7 +175,7 @@ def forward(dtype: str, acc: str, config: DenseConfig) -> Callable[..., None]:
     """y[n,k,t] = sum over c,s of x[n, g*C+c, t - past + s*dilation] * w[k,c,s]; past = (S-1) * dilation."""
     A, size, vec, pieces, filters, capacity = (
         *(ACCUMULATOR[acc], ITEMSIZE[dtype], config.vec, config.pieces),
-        *(config.filters, config.room),
+        *(config.filters, config.capacity),
     )
     write, span, hop = store_vector(dtype, vec, acc), THREADS * vec * pieces, THREADS * vec
     fill = _fill(dtype, acc, filters, capacity)

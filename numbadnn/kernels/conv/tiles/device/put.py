@@ -129,8 +129,8 @@ def _spread(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., No
     return put
 
 
-def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
-    """``put_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)``: all of a thread's sums.
+def store_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., None]:
+    """``store_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)``: a thread's sums.
 
     Written out, because a loop over so much code would not be unrolled, and the sums would lie in memory.
     """
@@ -139,7 +139,7 @@ def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., N
     parts = config.tall // 16 if config.warps else config.tall // config.chunk
 
     @device
-    def put_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):
+    def store_all(sums, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta):
         put(sums, 0, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
         if parts > 1:
             put(sums, 1, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
@@ -147,7 +147,7 @@ def put_tile(out: str, acc: str, config: ImplicitTilesConfig) -> Callable[..., N
             put(sums, 2, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
             put(sums, 3, shared, base, rows, target, corner, place, columns, row_step, step, alpha, beta)
 
-    return put_all
+    return store_all
 
 
 def total(dtype: str, acc: str, along_rows: bool, share: int) -> Callable[..., None]:

@@ -23,7 +23,7 @@ from numbadnn.kernels.conv.device.absent import any_nan
 from numbadnn.kernels.conv.tiles.config import ENTRY, ImplicitTilesConfig, Reading, shares, tile_elements
 from numbadnn.kernels.conv.tiles.device.absent import mend_results, mend_sums, sums_of
 from numbadnn.kernels.conv.tiles.device.halves import by_halves
-from numbadnn.kernels.conv.tiles.device.put import put_tile
+from numbadnn.kernels.conv.tiles.device.put import store_tile
 from numbadnn.kernels.conv.tiles.device.sums import by_threads, by_warps, thread_place
 from numbadnn.kernels.gemm.device.parts import warp_place
 from numbadnn.kernels.lang.async_copies import commit_async, copy_or_zero, wait_async, wait_async_but
@@ -166,7 +166,7 @@ def convolve(dtype: str, acc: str, config: ImplicitTilesConfig, inputs: bool, ad
     size, out_size = ITEMSIZE[dtype], ITEMSIZE[out]
     a_units, locate_a, fetch_a = _gatherer(dtype, config)
     b_units, locate_b, fetch_b = _other(dtype, config)
-    put, wrong = put_tile(out, acc, config), any_nan(sums_of(config))
+    put, wrong = store_tile(out, acc, config), any_nan(sums_of(config))
     adds = adds and not split
     mend, mend_after = mend_sums(dtype, acc, config), mend_results(dtype, acc, config)
     if ITEMSIZE[dtype] == 2:

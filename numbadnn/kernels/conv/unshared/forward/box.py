@@ -8,7 +8,7 @@ from dataclasses import astuple
 
 from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.machine import shared_room
+from numbadnn.kernels.build.machine import shared_capacity
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.unshared.forward.box_config import ROWS, BoxConfig
@@ -56,12 +56,12 @@ def _of_products(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     large = (MOST_WARPS // parts, 2, 1 if images > 8 else 2, SHARED_BYTES)
     small = (4, 4, 3, SHARED_BYTES // 2)  # of several small blocks some gather while others multiply
     for most, ahead, resident, limit in (small, large) if images == 8 and parts == 1 else (large,):
-        for places in places_of(Q, most):
+        for columns in places_of(Q, most):
             for channels in (C, *(c for c in (64, 32, 16, 8, 4) if c < C)):
                 vec, whole = vector(problem, channels, 4), channels == C
-                config = BoxConfig(images, filters, places, places * parts, vec, ahead, resident, whole, channels)
+                config = BoxConfig(images, filters, columns, columns * parts, vec, ahead, resident, whole, channels)
                 capacity = min(
-                    shared_room(policy.device), limit + sums_bytes(config)
+                    shared_capacity(policy.device), limit + sums_bytes(config)
                 )  # these beside it, where there is more
                 if vec * problem.w.itemsize >= 4 and shared_bytes(problem, config) <= capacity:
                     return config
@@ -73,10 +73,10 @@ def _of_few_positions(problem: ConvProblem) -> BoxConfig | None:
     K, C, (P, Q) = problem.w.shape[0] // problem.groups, problem.w.shape[3], problem.y.shape[2:]
     if problem.w.dtype != "float32" or not Q:
         return None
-    filters, places = min(2, K), places_of(Q, MOST_WARPS)[0]
-    parts = max(1, min(10 // places, -(-K // (4 * filters))))
-    config = BoxConfig(8, filters, places, places * parts, vector(problem, C, 4), 3, 1, True, C)
-    enough = -(-Q // places) * P * problem.groups >= ENOUGH_BLOCKS
+    filters, columns = min(2, K), places_of(Q, MOST_WARPS)[0]
+    parts = max(1, min(10 // columns, -(-K // (4 * filters))))
+    config = BoxConfig(8, filters, columns, columns * parts, vector(problem, C, 4), 3, 1, True, C)
+    enough = -(-Q // columns) * P * problem.groups >= ENOUGH_BLOCKS
     return config if enough and shared_bytes(problem, config) <= SHARED_BYTES else None
 
 
@@ -89,13 +89,13 @@ def _of_weights(problem: ConvProblem, policy: Policy) -> BoxConfig | None:
     most = 16 if images == MOST_IMAGES and capability_of(policy.device) <= HOPPER else 8
     filters = 4 if few or K <= 4 else min(most, 8 if K <= 8 else 16)
     found = []
-    for places in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
+    for columns in (8, 5, 4, 2, 1) if few else (4, 2, 1) if images == MOST_IMAGES else (8, 4, 2, 1):
         for channels in channel_counts(C):
-            vec, warps = vector(problem, channels, 4), places * max(1, round(MOST_WARPS / places))
-            config = BoxConfig(images, filters, places, warps, vec, 1, 2, channels == C, channels)
+            vec, warps = vector(problem, channels, 4), columns * max(1, round(MOST_WARPS / columns))
+            config = BoxConfig(images, filters, columns, warps, vec, 1, 2, channels == C, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:
-                used = Q / (-(-Q // places) * places)
-                found.append((vec * (used >= 0.9), places, channels, config))
+                used = Q / (-(-Q // columns) * columns)
+                found.append((vec * (used >= 0.9), columns, channels, config))
                 break
     return max(found, key=lambda f: f[:3])[3] if found else None
 
@@ -106,14 +106,14 @@ def capacity_of(problem: ConvProblem, config: BoxConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: BoxConfig) -> int:
-    box = config.channels * problem.taps[0] * receptive_field(problem, (1, config.places))[1] * config.cell
-    tops = config.places * (ROWS * config.images + 4) if problem.direction == "grad_weights" else 0
+    box = config.channels * problem.taps[0] * receptive_field(problem, (1, config.positions))[1] * config.cell
+    tops = config.positions * (ROWS * config.images + 4) if problem.direction == "grad_weights" else 0
     return 4 * (capacity_of(problem, config) + box + tops) + (0 if tops else sums_bytes(config))
 
 
 def sums_bytes(config: BoxConfig) -> int:
     """Of products, from where they are written."""
-    return 4 * config.places * config.parts * config.across * config.pitch
+    return 4 * config.positions * config.parts * config.across * config.pitch
 
 
 def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
@@ -134,14 +134,14 @@ def kernel(direction: str, dtype: str, config: BoxConfig) -> Kernel:
 def plan(problem: ConvProblem, policy: Policy, config: BoxConfig) -> Executable:
     chosen = kernel(problem.direction, problem.x.dtype, config)
     P, Q = problem.y.shape[2:]
-    across, forward = -(-Q // config.places), problem.direction == "forward"
+    across, forward = -(-Q // config.positions), problem.direction == "forward"
     slices = 1 if forward else -(-problem.w.shape[3] // config.channels)
     scalars = chosen.values(
         {**facts_of(problem), "slices": slices},
         blocks=across,
         channels=config.channels,
         capacity=capacity_of(problem, config),
-        wide=receptive_field(problem, (1, config.places))[1],
+        wide=receptive_field(problem, (1, config.positions))[1],
     )
     grid = (slices * across * problem.groups * P, 1, 1)
     launch = chosen.prepare(policy.device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))

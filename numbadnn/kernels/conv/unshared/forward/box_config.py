@@ -10,14 +10,15 @@ LANES, EIGHT, ROWS = 32, 8, 32
 
 @dataclass(frozen=True, slots=True)
 class BoxConfig:
-    """A block has ``places`` positions, of products as many warps for each; a thread ``filters``, ``vec`` terms at once.
+    """A block has ``positions`` output positions, as many warps of products for each; a thread ``filters``,
+    ``vec`` terms at once.
 
     ``images``: 8, 16 or 32; ``ahead``: turns of four terms under way; ``channels`` in shared memory, ``whole``: these are all.
     """
 
     images: int
     filters: int
-    places: int
+    positions: int
     warps: int
     vec: int
     ahead: int
@@ -32,7 +33,7 @@ class BoxConfig:
     @property
     def parts(self) -> int:
         """Warps of a position, which have different filters."""
-        return self.warps // self.places
+        return self.warps // self.positions
 
     @property
     def across(self) -> int:

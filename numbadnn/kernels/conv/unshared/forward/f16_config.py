@@ -13,7 +13,7 @@ ROWS, CHUNK = 16, 32
 class F16Config:
     """``across`` warps split the filters, ``along`` warps their terms, of which each prefetches ``ahead`` chunks at a time.
 
-    ``vec``: terms of an access to filters; ``room``: terms in shared memory, whole chunks; ``whole``: these are all terms;
+    ``vec``: terms of an access to filters; ``capacity``: terms in shared memory, whole chunks; ``whole``: these are all terms;
     ``once``: these warps have all filters; ``batch``: images whose elements a thread prefetches at a time.
     """
 
@@ -22,7 +22,7 @@ class F16Config:
     across: int
     along: int
     ahead: int
-    room: int
+    capacity: int
     whole: bool
     once: bool
     batch: int
@@ -40,7 +40,7 @@ class F16Config:
     @property
     def row(self) -> int:
         """Words of an image in shared memory: an odd number of chunks, so that two rows of a chunk meet all banks."""
-        return (self.room // CHUNK | 1) * (CHUNK // 2)
+        return (self.capacity // CHUNK | 1) * (CHUNK // 2)
 
     @property
     def zeros(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, reciprocal, sequence
-from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import (
@@ -79,7 +79,7 @@ def floor_of(spread: int) -> int:
 
 def box_of(problem: ConvProblem, config: F32x2Config) -> int:
     """Bytes of a box."""
-    return config.channels * math.prod(receptive_field(problem, (config.tall, config.places))) * PIXEL
+    return config.channels * math.prod(receptive_field(problem, (config.tall, config.positions))) * PIXEL
 
 
 def capacity_of(problem: ConvProblem) -> int:
@@ -137,8 +137,9 @@ def slices_of(problem: ConvProblem) -> list[tuple[int, ConvProblem]]:
 def shapes_of(C: int, tiles: int) -> Iterator[tuple[int, int, int]]:
     """Channels of a box, slots of a ring and boxes, the best first.
 
-    Of several tiles what the next one needs is to come while one is multiplied: then a tile has several boxes, and the place of
-    the first is free before its end. Of one tile all boxes have a place, and the first is multiplied while the others come.
+    With several tiles a block copies what the next one needs while it multiplies one: then a tile has several boxes, and the
+    buffer of the first is free before its end. With one tile each box has a buffer, and the first is multiplied while the others
+    come.
     """
     counts = [c for c in range(C, 0, -1) if C % c == 0]
     if tiles > MULTIPROCESSORS:
@@ -157,9 +158,9 @@ def _passes(problem: ConvProblem, config: F32x2Config) -> bool:
     touched = (PIECE - 2) // box_terms + 2
     if config.boxes < min(touched, problem.w.shape[3] // config.channels):
         return False
-    if shared_bytes(problem, config) > LARGEST_ROOM:
+    if shared_bytes(problem, config) > LARGEST_CAPACITY:
         return False
-    return max(config.channels, *receptive_field(problem, (config.tall, config.places))) <= LONGEST
+    return max(config.channels, *receptive_field(problem, (config.tall, config.positions))) <= LONGEST
 
 
 def _copied(problem: ConvProblem) -> bool:
@@ -199,7 +200,7 @@ def transpose_kernel(vec: int) -> Kernel:
         return f32x2_transpose.transpose(vec)
 
     parameters = "ptr ptr ptr i32 i32 i32 i32 i64*2 i64*2 i32*2 i32*2 i32 i32 i64*4"
-    return Kernel(f"unshared twofold turn {vec}", parameters, build, TRANSPOSERS, TRANSPOSING)
+    return Kernel(f"unshared twofold transpose {vec}", parameters, build, TRANSPOSERS, TRANSPOSING)
 
 
 def filters_map(problem: ConvProblem, device: int) -> Any:
@@ -213,7 +214,7 @@ def filters_map(problem: ConvProblem, device: int) -> Any:
 def images_map(problem: ConvProblem, config: F32x2Config, device: int) -> Any:
     """Words of a pixel, columns, rows, channels; a copy has a box, with zeros outside the image."""
     _, C, H, W = problem.x.shape
-    tall, wide = receptive_field(problem, (config.tall, config.places))
+    tall, wide = receptive_field(problem, (config.tall, config.positions))
     strides = (PIXEL, W * PIXEL, H * W * PIXEL)
     how = (PIXEL // 4, W, H, C), strides, (PIXEL // 4, wide, tall, config.channels)
     return _tensormap.described(device, "float32", how, swizzled=False, fetch=FETCH)

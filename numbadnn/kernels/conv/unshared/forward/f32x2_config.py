@@ -10,7 +10,7 @@ LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 PREFETCHERS, OTHERS, SLOT, PIXEL = 2, 4, 2048, 128
 #: registers of a thread that prefetches, and of one that multiplies
 FEWER, MORE = 32, 112
-#: pixels and threads of a block that turns, blocks of a multiprocessor; accesses by which a thread looks for a large number
+#: pixels and threads of a block that transposes, blocks of a multiprocessor; accesses by which a thread looks for a large number
 TRANSPOSED_PIXELS, TRANSPOSERS, TRANSPOSING, LOOKS = 64, 256, 4, 2
 #: in the workspace: where the inverse of the images' scale is, and where the images begin
 INVERSE, TRANSPOSED = 4000, 4096
@@ -18,13 +18,13 @@ INVERSE, TRANSPOSED = 4000, 4096
 
 @dataclass(frozen=True, slots=True)
 class F32x2Config:
-    """A block: ``tall`` rows of ``places`` positions, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
+    """A block: ``tall`` rows of ``positions`` each, for each ``parts`` times 16 filters or ``splits`` warps that share terms.
 
-    A warp's ring has ``depth`` slots of 32 terms; there are places for ``boxes`` of some ``channels``.
+    A warp's ring has ``depth`` slots of 32 terms; there are buffers for ``boxes`` of some ``channels``.
     """
 
     tall: int
-    places: int
+    positions: int
     parts: int
     splits: int
     depth: int
@@ -33,7 +33,7 @@ class F32x2Config:
 
     @property
     def warps(self) -> int:
-        return self.tall * self.places * self.parts * self.splits
+        return self.tall * self.positions * self.parts * self.splits
 
     @property
     def threads(self) -> int:
@@ -47,7 +47,7 @@ class F32x2Config:
     @property
     def pitch(self) -> int:
         """Words of the sums of a filter."""
-        return IMAGES * (self.tall * self.places + 1) + 1
+        return IMAGES * (self.tall * self.positions + 1) + 1
 
 
 def ring_at(config: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from numbadnn.kernels.build import tensormap as _tensormap
 from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.conv.unshared.forward.f32x2 import LONGEST, shapes_of
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import box_at
 from numbadnn.kernels.conv.unshared.forward.places_stream_config import ROWS, TERMS, StreamConfig
@@ -43,8 +43,8 @@ def box_of(problem: ConvProblem, config: StreamConfig) -> tuple[int, int, int]:
     """Channels, rows and columns."""
     return (
         config.channels,
-        receptive_field(problem, (config.tall, config.places))[0],
-        wide_of(problem, (config.tall, config.places)),
+        receptive_field(problem, (config.tall, config.positions))[0],
+        wide_of(problem, (config.tall, config.positions)),
     )
 
 
@@ -53,7 +53,7 @@ def box_bytes(problem: ConvProblem, config: StreamConfig) -> int:
 
 
 def box_pitch(problem: ConvProblem, config: StreamConfig) -> int:
-    """Bytes from place to place."""
+    """Bytes from buffer to buffer."""
     return -(-box_bytes(problem, config) // 128) * 128
 
 
@@ -69,7 +69,7 @@ def shared_bytes(problem: ConvProblem, config: StreamConfig) -> int:
 
 
 def images_of(problem: ConvProblem, policy: Policy) -> int:
-    """Images that have a place, whole vectors of eight; 0 where they or the options keep this from doing it."""
+    """Images that a block keeps, whole vectors of eight; 0 where they or the options keep this from doing it."""
     w, N = problem.w, problem.x.shape[0]
     if not takes(problem, policy, "forward", 2) or not on_hopper(policy):
         return 0
@@ -98,16 +98,16 @@ def heuristic(problem: ConvProblem, policy: Policy) -> StreamConfig | None:
 
 
 def copied(problem: ConvProblem) -> bool:
-    """Whether the copy engine can bring the filters: positions follow each other, by whole pieces of 16 bytes."""
+    """Whether the copy engine can bring the filters: positions follow each other, by whole chunks of 16 bytes."""
     w = problem.w
     whole = vector(problem, w.shape[3]) * w.itemsize == CELL and all(0 < s * w.itemsize < 2**40 for s in w.strides[:3])
     return whole and w.strides[1] == w.strides[2] * w.shape[2]
 
 
-def vector_of(problem: ConvProblem, places: int) -> int:
+def vector_of(problem: ConvProblem, positions: int) -> int:
     """Neighbouring results of a row that are written at once: 16 bytes of them, or one."""
     y, vec = problem.y, CELL // problem.y.itemsize
-    rows = y.strides[3] == 1 and not any(s % vec for s in (*y.strides[:3], y.shape[3], places))
+    rows = y.strides[3] == 1 and not any(s % vec for s in (*y.strides[:3], y.shape[3], positions))
     return vec if rows and y.aligned else 1
 
 
@@ -117,7 +117,7 @@ def passes(problem: ConvProblem, config: StreamConfig) -> bool:
     if config.boxes < min(touched, problem.w.shape[3] // config.channels):
         return False
     channels, tall, wide = box_of(problem, config)
-    return shared_bytes(problem, config) <= LARGEST_ROOM and max(channels, tall, EIGHT * wide) <= LONGEST
+    return shared_bytes(problem, config) <= LARGEST_CAPACITY and max(channels, tall, EIGHT * wide) <= LONGEST
 
 
 def kernel(dtype: str, config: StreamConfig) -> Kernel:

@@ -16,15 +16,15 @@ FEWER, MORE = 40, 104
 
 @dataclass(frozen=True, slots=True)
 class StreamConfig:
-    """A block has ``tall`` rows of ``places`` positions, ``parts`` warps for each, which have 16 filters each.
+    """A block has ``tall`` rows of ``positions`` each, ``parts`` warps for each, which have 16 filters each.
 
-    ``vec``: neighbouring results of an access. A warp's ring has ``depth`` slots of 64 terms; there are places for ``boxes``
+    ``vec``: neighbouring results of an access. A warp's ring has ``depth`` slots of 64 terms; there are buffers for ``boxes``
     of some ``channels``.
     """
 
     images: int
     tall: int
-    places: int
+    positions: int
     parts: int
     vec: int
     depth: int
@@ -36,7 +36,7 @@ class StreamConfig:
     @property
     def warps(self) -> int:
         """That multiply."""
-        return self.tall * self.places * self.parts
+        return self.tall * self.positions * self.parts
 
     @property
     def threads(self) -> int:

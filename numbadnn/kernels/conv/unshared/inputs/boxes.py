@@ -170,7 +170,7 @@ def reduce_kernel(dtype: str, acc: str, width: int, parts: int, ahead: int) -> K
         *("i64*2 by_vectors by_width by_height by_down by_right", "i64*4 x_strides", f"{real} alpha beta"),
     )
     return Kernel(
-        f"unshared collect {dtype} {acc} {width} {parts} {ahead}",
+        f"unshared reduce {dtype} {acc} {width} {parts} {ahead}",
         parameters,
         build,
         REDUCERS,

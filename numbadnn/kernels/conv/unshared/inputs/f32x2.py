@@ -13,7 +13,7 @@ from dataclasses import astuple, replace
 
 from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel, sequence
-from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.unshared.forward.f32x2 import floor_of, spread_of
@@ -88,10 +88,10 @@ def candidates(problem: ConvProblem) -> list[tuple[float, InputsF32x2Config]]:
     for channels in sorted({-(-C // parts) for parts in (1, 2, 4, 8)}):
         if vector(problem, channels, 4) < 4:
             continue  # a line of filters is copied 16 bytes at a time
-        for places in (n for n in range(1, min(Q, MOST_WARPS) + 1) if Q % n == 0):
-            beside = Q // places * problem.groups * -(-C // channels)
+        for columns in (n for n in range(1, min(Q, MOST_WARPS) + 1) if Q % n == 0):
+            beside = Q // columns * problem.groups * -(-C // channels)
             for rows in {min(P, -(-P * beside // (MULTIPROCESSORS * waves))) for waves in (1, 2, 3)}:
-                tried = (configured(problem, (rows, places), channels, vectors) for vectors in (1, 2))
+                tried = (configured(problem, (rows, columns), channels, vectors) for vectors in (1, 2))
                 found += [(rank(problem, config), config) for config in tried if config]
     return found
 
@@ -107,7 +107,7 @@ def configured(
     shape = (bool(problem.flip), K % PIECE > 0, vectors, tile[1], 4 if rows else 1, CHUNKS, tile[0], channels)
     config = InputsF32x2Config(images, warps, taps, stride, 0, *shape)
     slot = PIECE * pitch_of(problem, channels)
-    depth = depth or min(MOST_DEPTH, (LARGEST_ROOM - shared_bytes(problem, config)) // slot)
+    depth = depth or min(MOST_DEPTH, (LARGEST_CAPACITY - shared_bytes(problem, config)) // slot)
     fits = warps <= MOST_WARPS and taps[0] * vectors * config.of_vector + OTHERS <= min(config.registers, config.begun)
     return replace(config, depth=depth) if fits and depth >= LEAST_DEPTH else None
 
@@ -122,16 +122,16 @@ def pitch_of(problem: ConvProblem, channels: int) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: InputsF32x2Config) -> int:
-    of_y = config.chunks * config.places * config.of_y + FILLERS * AHEAD * config.raw_bytes
+    of_y = config.chunks * config.positions * config.of_y + FILLERS * AHEAD * config.raw_bytes
     return RINGS + config.depth * PIECE * pitch_of(problem, config.channels) + of_y
 
 
 def rank(problem: ConvProblem, config: InputsF32x2Config) -> float:
     """An estimate from an H200: launches, what copies of filters, memory or products take, boxes written and added."""
     K, taps, blocks = problem.w.shape[0] // problem.groups, config.taps, blocks_of(problem, config)
-    waves, positions = -(-blocks // MULTIPROCESSORS), config.rows * config.places
-    column = taps[0] * config.lots * TAP * config.tiles / 2 + COLUMN_OF_TAPS
-    units = -(-config.channels // (EIGHT * config.lots))
+    waves, positions = -(-blocks // MULTIPROCESSORS), config.rows * config.positions
+    column = taps[0] * config.vectors * TAP * config.tiles / 2 + COLUMN_OF_TAPS
+    units = -(-config.channels // (EIGHT * config.vectors))
     multiplying = (taps[1] * units * column + config.warps * PASSING) / 4
     passed = (
         positions * -(-K // PIECE) * max(multiplying, PIECE * COPYING)

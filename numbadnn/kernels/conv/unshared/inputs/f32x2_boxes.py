@@ -30,7 +30,7 @@ def strips_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
 
 def parts_of(problem: ConvProblem, config: InputsF32x2Config) -> int:
     """How many blocks the columns of all strips are dealt to."""
-    return -(-strips_of(problem, config) * problem.y.shape[3] // config.places)
+    return -(-strips_of(problem, config) * problem.y.shape[3] // config.positions)
 
 
 def box_of(problem: ConvProblem, config: InputsF32x2Config) -> tuple[int, int]:
@@ -42,7 +42,7 @@ def most_boxes(problem: ConvProblem, config: InputsF32x2Config) -> int:
     """That may hold a pixel: of as many strips and, in each, of as many blocks as its positions can be in."""
     strips = -(-box_of(problem, config)[0] // (config.rows * problem.stride[0]))
     columns = -(-problem.taps[1] // problem.stride[1])
-    return strips * (-(-(columns - 1) // config.places) + 1)
+    return strips * (-(-(columns - 1) // config.positions) + 1)
 
 
 def boxes_bytes(problem: ConvProblem, config: InputsF32x2Config) -> int:
@@ -67,9 +67,7 @@ def reduce_kernel(images: int, ahead: int) -> Kernel:
         *("i64*4 x_strides y_steps", "i64*3 w_steps", "f32 alpha beta"),
     )
     threads = LANES * images // WIDTH
-    return Kernel(
-        f"unshared inputs twofold collect {images} {ahead}", parameters, build, threads, 1024 // threads, True
-    )
+    return Kernel(f"unshared inputs twofold reduce {images} {ahead}", parameters, build, threads, 1024 // threads, True)
 
 
 def reducing_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Config) -> Any:
@@ -93,7 +91,7 @@ def reducing_boxes(problem: ConvProblem, policy: Policy, config: InputsF32x2Conf
         by_width=reciprocal(W),
         by_down=reciprocal(config.rows * down),
         by_right=reciprocal(right),
-        by_columns=reciprocal(config.places),
+        by_columns=reciprocal(config.positions),
         y_steps=tuple(4 * step for step in problem.y.strides),
         w_steps=tuple(4 * step for step in problem.w.strides[:3]),
     )

@@ -13,7 +13,7 @@ WIDTH, AHEAD_OF_SUMS, REDUCED, REDUCERS = 4, (4, 6), 8, 120_000
 LINE, LARGE = 128, 24 << 20
 #: float16 parts of a number; warps that cut y, of four that multiply nothing; steps of y that each has under way
 PARTS, FILLERS, AHEAD = 2, 2, 3
-#: places of the ring and of y's rows: 16 at most, each has two barriers in front of the ring
+#: slots of the ring and buffers of y's rows: 16 at most, each has two barriers in front of the ring
 MOST_WARPS, MOST_DEPTH, LEAST_DEPTH, CHUNKS = 16, 10, 3, 4
 #: registers of a thread beside its sums; of one of the warps that multiply nothing
 OTHERS, FEWER = 80, 80
@@ -23,10 +23,10 @@ OTHERS, FEWER = 80, 80
 class InputsF32x2Config:
     """``warps`` multiply, others prefetch filters: ``depth`` slots of 16 of them; ``ragged``: the last one has fewer.
 
-    A block has ``places`` neighbouring positions of each of ``rows`` rows, and ``channels`` of a group.
+    A block has ``positions`` neighbouring output positions of each of ``rows`` rows, and ``channels`` of a group.
 
-    A warp has ``lots`` times eight channels; ``vec`` values of y are a copy; there are places for ``chunks`` times those of a row
-    and 16 filters.
+    A warp has ``vectors`` times eight channels; ``vec`` values of y are a copy; there are buffers for ``chunks`` times those of a
+    row and 16 filters.
     """
 
     images: int
@@ -36,8 +36,8 @@ class InputsF32x2Config:
     depth: int
     flip: bool
     ragged: bool
-    lots: int
-    places: int
+    vectors: int
+    positions: int
     vec: int
     chunks: int = CHUNKS
     rows: int = 1
@@ -69,7 +69,7 @@ class InputsF32x2Config:
 
     @property
     def tile(self) -> tuple[int, int]:
-        return self.rows, self.places
+        return self.rows, self.positions
 
     @property
     def of_y(self) -> int:
@@ -79,7 +79,7 @@ class InputsF32x2Config:
     @property
     def raw_bytes(self) -> int:
         """Of a step of y: a lane has two images and four filters."""
-        return 8 * LANES * self.places * 4
+        return 8 * LANES * self.positions * 4
 
     @property
     def registers(self) -> int:

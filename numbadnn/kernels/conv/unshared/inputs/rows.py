@@ -68,13 +68,13 @@ def kernel(dtype: str, config: RowsConfig) -> Kernel:
         *("ptr:3", "i32 slices groups N K C channels tiles_across", "i32*2 tile output", "i32 pitch y_pitch box_rows"),
         *("i64*3 w_strides", "i64*4 y_strides"),
     )
-    numbers = (*astuple(config)[:3], *config.taps, config.places, *config.stride, *astuple(config)[6:20])
+    numbers = (*astuple(config)[:3], *config.taps, config.positions, *config.stride, *astuple(config)[6:20])
     name = f"unshared rows {dtype} " + " ".join(str(int(v)) for v in numbers)
-    return Kernel(name, parameters, build, config.threads, config.resident, config.turned)
+    return Kernel(name, parameters, build, config.threads, config.resident, config.transposed)
 
 
 def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable:
-    """Two launches, the second of which starts before the first has ended, and waits for it; one before them turns y."""
+    """Two launches, the second of which starts before the first has ended, and waits for it; one before them transposes y."""
     dtype, device, w, width = problem.x.dtype, policy.device, problem.w, vector_width(config.kept, "float32")
     first = kernel(dtype, config)
     scalars = first.values(
@@ -86,7 +86,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
         pitch=pitch_of(problem, config),
         y_pitch=y_pitch_of(problem, config),
         box_rows=receptive_field(problem, config.tile)[0],
-        y_strides=transposed.strides(problem.y.shape, config.kept) if config.turned else problem.y.strides,
+        y_strides=transposed.strides(problem.y.shape, config.kept) if config.transposed else problem.y.strides,
     )
     grid = (blocks_of(problem, config), 1, 1)
     launch = first.prepare(device, grid, (config.threads, 1, 1), scalars, shared_bytes(problem, config))
@@ -96,7 +96,7 @@ def plan(problem: ConvProblem, policy: Policy, config: RowsConfig) -> Executable
         else _reducing(problem, config, device)
     )
     steps = [(launch, "y w space"), (added, "space x")]
-    if config.turned:
+    if config.transposed:
         behind = f"space+{boxes_bytes(problem, config)}"
         transpose = transposed.transposing((problem.y,), device, config.kept)
         steps[:1] = [(transpose, f"y 0 {behind}"), (launch, f"{behind} w space")]
@@ -116,25 +116,25 @@ def reduce_kernel(dtype: str, kept: int, ahead: int) -> Kernel:
         return rows_reduce.reduce(dtype, kept, ahead)
 
     parameters = Arguments(
-        *("ptr:2", "i32 N C channels slices vectors units positions places", "i32*2 stride image tiles padding box"),
-        *("i64*2 by_width by_height by_vectors by_slices by_positions by_places by_down by_right", "i64*4 x_strides"),
+        *("ptr:2", "i32 N C channels slices vectors units positions columns", "i32*2 stride image tiles padding box"),
+        *("i64*2 by_width by_height by_vectors by_slices by_positions by_columns by_down by_right", "i64*4 x_strides"),
         "f32 alpha beta",
     )
-    return Kernel(f"unshared rows collect {dtype} {kept} {ahead}", parameters, build, REDUCERS, 6, early=True)
+    return Kernel(f"unshared rows reduce {dtype} {kept} {ahead}", parameters, build, REDUCERS, 6, early=True)
 
 
 def _reducing(problem: ConvProblem, config: RowsConfig, device: int) -> Any:
     (H, W), C = problem.x.shape[2:], problem.w.shape[3]
-    (down, right), places, count = problem.stride, config.places, math.prod(config.tile)
+    (down, right), columns, count = problem.stride, config.positions, math.prod(config.tile)
     slices, tiles, seen = (
         -(-C // config.channels),
         tiles_of(problem, config.tile),
         receptive_field(problem, config.tile),
     )
     units = problem.groups * slices * config.vectors
-    divisors = {"width": W, "height": H, "down": down, "right": places * right}
-    own = {"vectors": config.vectors, "slices": slices, "positions": count, "places": places}
-    boxes = -(-seen[0] // (config.rows * down)) * -(-seen[1] // (places * right))
+    divisors = {"width": W, "height": H, "down": down, "right": columns * right}
+    own = {"vectors": config.vectors, "slices": slices, "positions": count, "columns": columns}
+    boxes = -(-seen[0] // (config.rows * down)) * -(-seen[1] // (columns * right))
     reduce = reduce_kernel(problem.x.dtype, config.kept, 4 if boxes <= 4 else 6)
     scalars = reduce.values(
         facts_of(problem),

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from numbadnn.kernels.build.machine import LARGEST_ROOM
+from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.conv.unshared.inputs.rows_sizes import (
     COPY,
     EIGHT,
@@ -45,7 +45,7 @@ PASSING = 40
 class Parts(NamedTuple):
     """How a lane multiplies: device functions, sums of a column that it has, and bytes of y's values of a piece of filters.
 
-    ``fill(shared, tops, pitch, y, strides, N, K, places, wide)`` brings y's values to shared memory, ``pitch`` bytes a position;
+    ``fill(shared, tops, pitch, y, strides, N, K, positions, wide)`` brings y to shared memory, ``pitch`` bytes a position;
     ``place(unit, pitch, have, of_channel)`` is where a lane of the ``unit``-th warp of a row begins in filters and in y's values;
     ``multiply(first)`` makes ``run(total, shared, at_w, at_y, pitch, left, zeros)``, which adds to the sums from ``first`` on
     what a row of taps gives of up to a piece of filters; ``write(total, space, unit, area, have)`` writes a row of pixels.
@@ -94,7 +94,7 @@ def fitted(problem: ConvProblem, tile: tuple[int, int], channels: int, own: int,
         config = configured(problem, tile, channels, 2, resident, own, deep)
         if resident == 2 and blocks_of(problem, config) <= MULTIPROCESSORS:
             continue
-        capacity = LARGEST_ROOM if resident == 1 else LARGEST_ROOM // 2 - 1024
+        capacity = LARGEST_CAPACITY if resident == 1 else LARGEST_CAPACITY // 2 - 1024
         least, ring = 2 if deep == 1 else LEAST_DEPTH, RING
         if config.prefetched:
             least, ring = PREFETCHED_DEPTH, PREFETCHED_RING[problem.w.itemsize]
@@ -130,7 +130,7 @@ def configured(
     found = RowsConfig(images, kept, 0, taps, *shape, False, even, rows=tile[0], channels=channels)
     found = replace(found, warps=found.high * units)
     # tensor cores would multiply what lies behind the last filter's values
-    found = replace(found, turned=found.prefetched and kept >= TRANSPOSED and not (ragged and own == 0))
+    found = replace(found, transposed=found.prefetched and kept >= TRANSPOSED and not (ragged and own == 0))
     return found if own else laid_out(problem, found)
 
 

@@ -23,11 +23,11 @@ OTHERS, FEWER = 56, 32
 
 @dataclass(frozen=True, slots=True)
 class RowsConfig:
-    """A block has ``places`` positions of each of ``rows`` rows and ``channels`` channels of a group.
+    """A block has ``positions`` output positions of each of ``rows`` rows and ``channels`` channels of a group.
 
     ``images`` of a block, of which ``kept`` leave it and a thread has ``own``, 0 on tensor cores; ``right``: columns between
     positions; ``depth`` pieces of ``piece`` filters under way; ``ragged``: the last one has fewer; ``deep``: rows of positions
-    at a time; ``turned``: y's images are neighbours; ``even``: no row of positions ends within a block; ``pair``: how far a
+    at a time; ``transposed``: y's images are neighbours; ``even``: no row of positions ends within a block; ``pair``: how far a
     lane's two neighbouring filters are apart; ``align``: filters begin in shared memory within so many bytes as they do in
     memory; ``pitch``: bytes from one to the next.
     """
@@ -36,7 +36,7 @@ class RowsConfig:
     kept: int
     warps: int
     taps: tuple[int, int]
-    places: int
+    positions: int
     stride: tuple[int, int]
     deep: int
     depth: int
@@ -48,7 +48,7 @@ class RowsConfig:
     resident: int
     many: bool
     own: int = 0
-    turned: bool = False
+    transposed: bool = False
     even: bool = False
     pair: int = 1
     align: int = 16
@@ -85,7 +85,7 @@ class RowsConfig:
 
     @property
     def columns(self) -> int:
-        return (self.places - 1) * self.stride[1] + self.taps[1]
+        return (self.positions - 1) * self.stride[1] + self.taps[1]
 
     @property
     def high(self) -> int:
@@ -100,11 +100,11 @@ class RowsConfig:
     @property
     def of_filter(self) -> int:
         """Bytes of a row of transposed values of y of a filter: an odd number of 16, so that neighbours meet different banks."""
-        return self.places * self.kept * (4 if self.own else 2) + 16
+        return self.positions * self.kept * (4 if self.own else 2) + 16
 
     @property
     def tile(self) -> tuple[int, int]:
-        return self.rows, self.places
+        return self.rows, self.positions
 
     @property
     def within(self) -> int:
@@ -132,7 +132,7 @@ def pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
 
 def y_pitch_of(problem: ConvProblem, config: RowsConfig) -> int:
     """Bytes of y's values of a position in shared memory, or of a filter, with what neighbours need to meet different banks."""
-    if config.turned:
+    if config.transposed:
         return config.of_filter
     if config.own:
         return (problem.w.shape[0] // problem.groups * config.images + 4) * 4
@@ -145,7 +145,7 @@ def slot_of(problem: ConvProblem, config: RowsConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: RowsConfig) -> int:
-    of_y = config.rows * problem.w.shape[0] // problem.groups if config.turned else math.prod(config.tile)
+    of_y = config.rows * problem.w.shape[0] // problem.groups if config.transposed else math.prod(config.tile)
     return RINGS + config.depth * slot_of(problem, config) + of_y * y_pitch_of(problem, config)
 
 
@@ -158,7 +158,7 @@ def boxes_bytes(problem: ConvProblem, config: RowsConfig) -> int:
 
 def space_bytes(problem: ConvProblem, config: RowsConfig) -> int:
     """The boxes, and behind them y where it is transposed."""
-    transposed = math.prod(problem.y.shape[1:]) * config.kept * problem.y.itemsize if config.turned else 0
+    transposed = math.prod(problem.y.shape[1:]) * config.kept * problem.y.itemsize if config.transposed else 0
     return boxes_bytes(problem, config) + transposed
 
 

@@ -20,7 +20,7 @@ class Tile(Protocol):
     @property
     def tall(self) -> int: ...
     @property
-    def places(self) -> int: ...
+    def positions(self) -> int: ...
     @property
     def channels(self) -> int: ...
 
@@ -96,7 +96,7 @@ def tiles_of(problem: ConvProblem, positions: tuple[int, int]) -> tuple[int, int
 
 def blocks_of(problem: ConvProblem, tile: Tile) -> int:
     """One for each tile of each group."""
-    return math.prod(tiles_of(problem, (tile.tall, tile.places))) * problem.groups
+    return math.prod(tiles_of(problem, (tile.tall, tile.positions))) * problem.groups
 
 
 #: what most of the kernels take last, as parts of a record of arguments
@@ -140,7 +140,7 @@ def facts_of_tile(problem: ConvProblem, tile: Tile) -> dict[str, Any]:
     """The same, and what they take of a tile."""
     return {
         **facts_of(problem),
-        "across": -(-problem.y.shape[3] // tile.places),
+        "across": -(-problem.y.shape[3] // tile.positions),
         "channels": tile.channels,
-        "box": receptive_field(problem, (tile.tall, tile.places)),
+        "box": receptive_field(problem, (tile.tall, tile.positions)),
     }

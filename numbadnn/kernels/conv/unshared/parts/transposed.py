@@ -88,7 +88,7 @@ def kernel(itemsize: int, images: int, vec: int, cells: bool = False, lasting: b
         return transposed.transpose(itemsize, images, vec, cells, lasting)
 
     return Kernel(
-        f"unshared turn {itemsize} {images} {vec}{' cells' if cells else ''}{' lasting' if lasting else ''}",
+        f"unshared transpose {itemsize} {images} {vec}{' cells' if cells else ''}{' lasting' if lasting else ''}",
         "ptr ptr ptr i32 i32 i32 i32 i32*2 i32*2 i64*4 i64*4",
         build,
         THREADS,
@@ -97,7 +97,7 @@ def kernel(itemsize: int, images: int, vec: int, cells: bool = False, lasting: b
 
 
 def transposing(arrays: tuple[Spec, ...], device: int, images: int, cells: bool = False) -> Any:
-    """The launch that turns one array or two; one, if in cells."""
+    """The launch that transposes one array or two; one, if in cells."""
     pixels = [math.prod(array.shape[1:]) for array in arrays]
     blocks = [-(-number // PIXELS) for number in pixels]
     shapes = [_as_one_row(array) for array in arrays]

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-#: of a block that turns
+#: of a block that transposes
 PIXELS, THREADS = 64, 256

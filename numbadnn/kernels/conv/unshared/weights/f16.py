@@ -36,8 +36,8 @@ def capacity_of(problem: ConvProblem, config: WeightsF16Config) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: WeightsF16Config) -> int:
-    box = config.channels * math.prod(receptive_field(problem, (config.tall, config.places)))
-    tops = config.tall * config.places * config.filters
+    box = config.channels * math.prod(receptive_field(problem, (config.tall, config.positions)))
+    tops = config.tall * config.positions * config.filters
     return 4 * (capacity_of(problem, config) + (box + tops) * config.images // 2)
 
 
@@ -56,13 +56,13 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsF16Config | None:
     )  # taps reach over each other: pixels are gathered less often
     found = []
     few = few and images == 8
-    for places in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
+    for positions in (5, 4, 2, 1) if few else (8, 5, 4, 2, 1):
         for channels in channel_counts(C):
-            vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / places))
-            config = WeightsF16Config(images, filters, places, parts, vec, tall, channels)
+            vec, parts = vector(problem, channels), max(1, round(MOST_WARPS / positions))
+            config = WeightsF16Config(images, filters, positions, parts, vec, tall, channels)
             if shared_bytes(problem, config) <= SHARED_BYTES:
-                used = Q / (-(-Q // places) * places)
-                found.append((vec * (used if few else used >= 0.9), channels >= min(C, 8), places, channels, config))
+                used = Q / (-(-Q // positions) * positions)
+                found.append((vec * (used if few else used >= 0.9), channels >= min(C, 8), positions, channels, config))
                 break
     return max(found, key=lambda f: f[:4])[4] if found else None
 

@@ -10,14 +10,14 @@ LANES, TILE = 32, 32
 
 @dataclass(frozen=True, slots=True)
 class WeightsF16Config:
-    """A block has ``places`` positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
+    """A block has ``positions`` output positions, ``parts`` warps for each, and ``filters`` (16 or 32) at a time.
 
     ``vec``: terms of an access.
     """
 
     images: int
     filters: int
-    places: int
+    positions: int
     parts: int
     vec: int
     tall: int
@@ -26,4 +26,4 @@ class WeightsF16Config:
 
     @property
     def threads(self) -> int:
-        return LANES * self.places * self.parts
+        return LANES * self.positions * self.parts

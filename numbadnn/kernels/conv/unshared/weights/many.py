@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 
 from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.build.machine import shared_room
+from numbadnn.kernels.build.machine import shared_capacity
 from numbadnn.kernels.conv.unshared.parts import transposed
 from numbadnn.kernels.conv.unshared.parts.tile import (
     HOPPER,
@@ -50,13 +50,13 @@ def heuristic(problem: ConvProblem, policy: Policy) -> WeightsManyConfig | None:
         return None
     if images < MOST_IMAGES and w.size * w.itemsize < ENOUGH_BYTES:
         return None
-    tall, places, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= HOPPER
-    resident, vec = MOST_WARPS // (tall * places), vector(problem, C, 16 // w.itemsize)
+    tall, positions, whole = min(P, w.itemsize), places_of(Q, 4)[0], capability_of(policy.device) >= HOPPER
+    resident, vec = MOST_WARPS // (tall * positions), vector(problem, C, 16 // w.itemsize)
     filter_tiles = (
         2 if w.itemsize == 2 and K > FILTERS else 1
     )  # of float32 the sums of one are all there are registers for
-    config = WeightsManyConfig(images, tall, places, resident, vec, whole, filter_tiles, 0, 0)
-    return sliced(problem, config, shared_room(policy.device) // resident - 1024)
+    config = WeightsManyConfig(images, tall, positions, resident, vec, whole, filter_tiles, 0, 0)
+    return sliced(problem, config, shared_capacity(policy.device) // resident - 1024)
 
 
 def sliced(problem: ConvProblem, config: WeightsManyConfig, most: int) -> WeightsManyConfig | None:
@@ -83,7 +83,7 @@ def capacity_of(problem: ConvProblem, config: WeightsManyConfig) -> int:
 
 
 def shared_bytes(problem: ConvProblem, config: WeightsManyConfig) -> int:
-    box = config.channels * math.prod(receptive_field(problem, (config.tall, config.places))) * config.images
+    box = config.channels * math.prod(receptive_field(problem, (config.tall, config.positions))) * config.images
     return 4 * capacity_of(problem, config) + box * problem.x.itemsize
 
 

@@ -10,21 +10,21 @@ LANES, FILTERS = 32, 16
 
 @dataclass(frozen=True, slots=True)
 class WeightsManyConfig:
-    """A block has ``tall`` rows of ``places`` positions, a warp each, and ``terms`` of at most ``channels`` of a group.
+    """A block has ``tall`` rows of ``positions`` output positions, a warp each, and ``terms`` of at most ``channels`` of a group.
 
-    ``vec``: terms of an access; ``whole``: of the products; ``lots`` tiles of 16 filters are multiplied at a time.
+    ``vec``: terms of an access; ``whole``: of the products; ``filter_tiles`` tiles of 16 filters are multiplied at a time.
     """
 
     images: int
     tall: int
-    places: int
+    positions: int
     resident: int
     vec: int
     whole: bool
-    lots: int
+    filter_tiles: int
     channels: int
     terms: int
 
     @property
     def threads(self) -> int:
-        return LANES * self.tall * self.places
+        return LANES * self.tall * self.positions

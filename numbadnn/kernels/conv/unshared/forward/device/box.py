@@ -56,7 +56,7 @@ def fold_lanes(lanes: int, reach: int, sums: int) -> Callable[..., None]:
 
 def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
-    filters, places, parts, ahead, cell = config.filters, config.places, config.parts, config.ahead, config.cell
+    filters, positions, parts, ahead, cell = config.filters, config.positions, config.parts, config.ahead, config.cell
     whole, groups_of_images = config.whole, config.images // 8
     size, read, write = ITEMSIZE[dtype], load(dtype, "float32"), store(dtype, "float32")
     fill, fill_spots, prefetch = (
@@ -67,7 +67,7 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
     expand = widen(dtype, 4, "float32")
     look_at_spots, look_at_images = _look_at_words(4), load_shared("float32", 4, "float32")
     fold, pitch, beside = fold_lanes(EIGHT, LANES // 2, filters * 8), config.pitch, LANES // EIGHT
-    words, across, first_of = size, config.across, first_position(1, places)
+    words, across, first_of = size, config.across, first_position(1, positions)
     sums, waiting = filters * 8, ahead * filters * size
     step, vec, element, threads = 4 * EIGHT, config.vec, ELEMENT["float32"], config.threads
     of_turn = parts * config.across
@@ -84,10 +84,10 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
         thread = i32(cuda.threadIdx.x)
         lane, warp = i32(thread % LANES), i32(thread // LANES)
         group, p, q0 = first_of(i32(cuda.blockIdx.x), blocks, groups)
-        count = min(i32(places), i32(Q - q0))
+        count = min(i32(positions), i32(Q - q0))
         area = i32(taps[0] * taps[1])
         corner = (i32(p * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
-        place, part = i32(warp % places), i32(warp // places)  # parts have different filters
+        place, part = i32(warp % positions), i32(warp // positions)  # parts have different filters
         own_lane, other = i32(lane // beside), i32(lane % beside)  # a shared pixel is one access
         own_images, own_filters = i32(other % groups_of_images), i32(other // groups_of_images)
         own = i32(capacity + place * stride[1] * cell + own_images * 8)
@@ -135,8 +135,10 @@ def forward(dtype: str, config: BoxConfig) -> Callable[..., None]:
                 if k1 + i >= k0:
                     shared[i32(sums_at + i * pitch)] = total[i]
             cuda.syncthreads()
-            for i in range(thread, i32(of_turn * N * places), threads):  # neighbouring positions are written together
-                rest, at_place = i32(u32(i) // u32(places)), i32(u32(i) % u32(places))
+            for i in range(
+                thread, i32(of_turn * N * positions), threads
+            ):  # neighbouring positions are written together
+                rest, at_place = i32(u32(i) // u32(positions)), i32(u32(i) % u32(positions))
                 k, n = i32(u32(rest) % u32(of_turn)), i32(u32(rest) // u32(of_turn))
                 result = f32(alpha * shared[i32(results + (at_place * of_turn + k) * pitch + n)])
                 if at_place < count and begin + k < K:

@@ -22,8 +22,8 @@ from numbadnn.problem import ITEMSIZE
 def _fill_tops(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """``fill(shared, start, y, strides, N, K, count)``: [position][filter][image] from ``y`` on, 0 past filters and images."""
     read, size, threads, images = load(dtype, "float32"), ITEMSIZE[dtype], config.threads, config.images
-    places = config.places
-    number, pitch = places * ROWS * images, ROWS * images + 4
+    positions = config.positions
+    number, pitch = positions * ROWS * images, ROWS * images + 4
     batch = max(1, min(8, number // threads))
 
     @device
@@ -32,15 +32,15 @@ def _fill_tops(dtype: str, config: BoxConfig) -> Callable[..., None]:
         for i0 in range(i32(cuda.threadIdx.x), number, threads * batch):
             for u in range(batch):
                 i = min(i32(i0 + u * threads), i32(number - 1))
-                rest = i32(u32(i) // u32(places))
-                place, n = min(i32(i - rest * places), i32(count - 1)), i32(u32(rest) % u32(images))
+                rest = i32(u32(i) // u32(positions))
+                place, n = min(i32(i - rest * positions), i32(count - 1)), i32(u32(rest) % u32(images))
                 k = i32(u32(rest) // u32(images))
                 at = min(n, i32(N - 1)) * strides[0] + min(k, i32(K - 1)) * strides[1] + place * strides[3]
                 held[u] = read(y + at * size)
             for u in range(batch):
                 i = i32(i0 + u * threads)
-                rest = i32(u32(i) // u32(places))
-                place, n, k = i32(i - rest * places), i32(u32(rest) % u32(images)), i32(u32(rest) // u32(images))
+                rest = i32(u32(i) // u32(positions))
+                place, n, k = i32(i - rest * positions), i32(u32(rest) % u32(images)), i32(u32(rest) // u32(images))
                 if i < number:
                     shared[i32(start + place * pitch + k * images + n)] = held[u] if n < N and k < K else f32(0)
 
@@ -49,14 +49,14 @@ def _fill_tops(dtype: str, config: BoxConfig) -> Callable[..., None]:
 
 def _copy_tops(config: BoxConfig) -> Callable[..., None]:
     """The same of float32, asynchronously; 4 images of 8 positions meet all banks."""
-    size, threads, images, places, copy = 4, config.threads, config.images, config.places, copy_or_zero_at(4)
+    size, threads, images, positions, copy = 4, config.threads, config.images, config.positions, copy_or_zero_at(4)
     pitch = ROWS * images + 4
 
     @device
     def fill(shared, start, y, strides, N, K, count):
-        for i in range(i32(cuda.threadIdx.x), min(i32(ROWS), K) * (images * places), threads):
-            rest = i32(u32(i >> 2) // u32(places))
-            place = i32((i >> 2) - rest * places)
+        for i in range(i32(cuda.threadIdx.x), min(i32(ROWS), K) * (images * positions), threads):
+            rest = i32(u32(i >> 2) // u32(positions))
+            place = i32((i >> 2) - rest * positions)
             n, k = i32(i32(u32(rest) % u32(images // 4)) * 4 + (i & 3)), i32(u32(rest) // u32(images // 4))
             at = i64(min(n, i32(N - 1))) * strides[0] + k * strides[1] + min(place, i32(count - 1)) * strides[3]
             copy(shared, i32(start + place * pitch + k * images + n), y + at * size, n < N)
@@ -66,9 +66,9 @@ def _copy_tops(config: BoxConfig) -> Callable[..., None]:
 
 def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    filters, places, cell, images, vec = config.filters, config.places, config.cell, config.images, config.vec
+    filters, positions, cell, images, vec = config.filters, config.positions, config.cell, config.images, config.vec
     threads = config.threads
-    size, rows, first_of = ITEMSIZE[dtype], ROWS, first_position(1, places)
+    size, rows, first_of = ITEMSIZE[dtype], ROWS, first_position(1, positions)
     read, write = load_vector(dtype, vec, "float32"), store_vector(dtype, vec, "float32")
     fill_spots, fill_tops = spots_of(threads, cell), _fill_tops(dtype, config) if size < 4 else _copy_tops(config)
     fill = fill_box(dtype, config, 8)
@@ -95,7 +95,7 @@ def weights(dtype: str, config: BoxConfig) -> Callable[..., None]:
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
         c0 = i32((i32(cuda.blockIdx.x) - rest * slices) * channels)
         group, p, q0 = first_of(rest, blocks, groups)
-        have, count = min(channels, i32(C - c0)), min(i32(places), i32(Q - q0))
+        have, count = min(channels, i32(C - c0)), min(i32(positions), i32(Q - q0))
         area = i32(taps[0] * taps[1])
         terms = i32(have * area)
         corner = (i32(p * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))

@@ -159,7 +159,7 @@ def _multiply(dtype: str, config: F16Config) -> Any:
 
 def forward(dtype: str, acc: str, config: F16Config) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; a block has ``chunks``' share of the images."""
-    images, across, along, capacity, row = config.images, config.across, config.along, config.room, config.row
+    images, across, along, capacity, row = config.images, config.across, config.along, config.capacity, config.row
     tiles = config.tiles
     store = scaled(dtype, acc)
     whole, once, gather, prefetch = config.whole, config.once, _gather(config), _prefetch(config)

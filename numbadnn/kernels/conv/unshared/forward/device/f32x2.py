@@ -5,7 +5,7 @@ Images are cut before (``device/f32x2_transpose.py``), with one scale; filters, 
 another. A warp has a position, 16 filters, and all terms or every second slot of them.
 
     filters    through a ring of each warp's own, 32 terms of 16 filters of its position a slot
-    images     boxes of some channels that the tile sees, in a few places in shared memory, for all warps
+    images     boxes of some channels that the tile sees, in a few buffers in shared memory, for all warps
 
 Each slot and box is one copy of a tensor's tile, prefetched by warps that do nothing else. A number that cannot be cut is NaN; a
 result that is not finite is summed anew (``device/f32x2_plain.py``).
@@ -45,7 +45,7 @@ from numbadnn.kernels.lang.words import shared_address
 def forward(config: F32x2Config) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     threads, boxes = LANES * config.warps, config.boxes
-    first_of, meet = first_position(config.tall, config.places), meet_of(threads)
+    first_of, meet = first_position(config.tall, config.positions), meet_of(threads)
     w_of, x_of = map_address(0), map_address(1)
     prefetch, multiply, store_results, prefetch_boxes = (
         prefetching(config, PIECE),

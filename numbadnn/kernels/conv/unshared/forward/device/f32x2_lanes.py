@@ -85,8 +85,8 @@ def multiplying(config: F32x2Config) -> Callable[..., tuple[int, int, int]]:
     channel, row and column of the first pixel, which keys are made of. ``state``: the next slot, the parity of its
     barrier, and of each box's; what they are afterwards.
     """
-    places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
-    positions, rings_from, hop = config.tall * places, ring_at(config), PIECE * splits
+    columns, parts, splits, depth, warps = config.positions, config.parts, config.splits, config.depth, config.warps
+    positions, rings_from, hop = config.tall * columns, ring_at(config), PIECE * splits
     await_boxes, leave_boxes = awaiting(config)
 
     @device
@@ -98,7 +98,7 @@ def multiplying(config: F32x2Config) -> Callable[..., tuple[int, int, int]]:
         thread = i32(thread_here())
         warp, lane = i32(thread >> 5), i32(thread & 31)
         place, split = i32(warp % positions), i32(warp // positions // parts)
-        down, right = i32(place // places * stride[0]), i32(place % places * stride[1])
+        down, right = i32(place // columns * stride[0]), i32(place % columns * stride[1])
         key = i32(key_of(origin[0], i32(origin[1] + down), i32(origin[2] + right), taps, flip) + lane)
         key = i32((key + flip * (1 - taps[0] * taps[1])) & 7)
         for i in range(4):

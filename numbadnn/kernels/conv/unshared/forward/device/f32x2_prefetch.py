@@ -29,8 +29,8 @@ def prefetching(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
     ``first``: the group's first filter; ``step``: see ``terms_before``. (slot, parity) of what is next. Lanes wait together, and
     their warps may be a slot and a half apart: a ring has two slots at least.
     """
-    places, parts, splits, depth, warps = config.places, config.parts, config.splits, config.depth, config.warps
-    positions, each, hop, copy = config.tall * places, warps // PREFETCHERS, piece * splits, copy_tile(3, True)
+    columns, parts, splits, depth, warps = config.positions, config.parts, config.splits, config.depth, config.warps
+    positions, each, hop, copy = config.tall * columns, warps // PREFETCHERS, piece * splits, copy_tile(3, True)
 
     @device
     def prefetch(shared, filters, full, ring, first, K, P, Q, p, q, terms, step, slot, parity):
@@ -40,7 +40,7 @@ def prefetching(config: Any, piece: int) -> Callable[..., tuple[int, int]]:
             warp = i32(thread // LANES * each + lane)
             place, rest = i32(warp % positions), i32(warp // positions)
             part, split = i32(rest % parts), i32(rest // parts)
-            at = i32(min(i32(p + place // places), i32(P - 1)) * Q + min(i32(q + place % places), i32(Q - 1)))
+            at = i32(min(i32(p + place // columns), i32(P - 1)) * Q + min(i32(q + place % columns), i32(Q - 1)))
             k = i32(first + first_filter(part, K))
             to, barrier = i32(ring + warp * depth * SLOT), i32(full + warp * depth * 8)
             for m in range(i32(split * piece - terms_before(at, step, piece)), terms, i32(hop)):

@@ -34,8 +34,13 @@ def storing(config: F32x2Config) -> Callable[..., None]:
     ``first``: the address where they may lie meanwhile; ``row``: the lane's first filter. ``again``: what a result is made of
     that is not finite: x, w, channels, image, taps, stride, padding, flip, and both strides.
     """
-    places, parts, splits, threads = config.places, config.parts, config.splits, LANES * config.warps // config.parts
-    positions, meet = config.tall * places, meet_of(threads)
+    columns, parts, splits, threads = (
+        config.positions,
+        config.parts,
+        config.splits,
+        LANES * config.warps // config.parts,
+    )
+    positions, meet = config.tall * columns, meet_of(threads)
     of_image, of_filter, step = SIZE * (positions + 1), SIZE * config.pitch, threads // (positions * IMAGES)
     outputs, largest = FILTERS // step, -LOWEST["float32"]
     look, keep = read_at("float32", 1), write_at("float32", 1)
@@ -77,7 +82,7 @@ def storing(config: F32x2Config) -> Callable[..., None]:
         thread = i32(thread_here() - part * threads)
         place, rest = i32(thread % positions), i32(thread // positions)
         n, k0, k1 = i32(rest % IMAGES), i32(rest // IMAGES), first_filter(part, K)
-        group, p, q = corner[0], i32(corner[1] + place // places), i32(corner[2] + place % places)
+        group, p, q = corner[0], i32(corner[1] + place // columns), i32(corner[2] + place % columns)
         if p < P and q < Q and n < N:
             at = i32(first + k0 * of_filter + n * of_image + place * SIZE)
             to = i64(n) * strides[0] + i64(group * K + k1 + k0) * strides[1] + i64(p) * strides[2] + i64(q) * strides[3]

@@ -2,7 +2,7 @@
 
     filters    through a ring of each warp's own, 64 terms of 16 filters of its position a slot
     images     transposed before, in cells (``conv/unshared/parts/device/transposed.py``): boxes of some channels that the tile
-    sees, in a few places
+    sees, in a few buffers
 
 Each slot and box is one copy of a tensor's tile, prefetched by warps that do nothing else, so that memory is never idle between
 tiles. A warp has a position and 16 filters. Both factors are loaded as matrices: pieces of filters are exchanged by the copy
@@ -106,9 +106,9 @@ def _storing(dtype: str, config: StreamConfig) -> Callable[..., None]:
     ``start``: where they may lie meanwhile, [position][filter][image] of each part; ``first``: group, row and column of the first
     position; ``sizes``: N, K, P, Q. The warps of a part wait for each other alone: while they write, others multiply.
     """
-    vec, images, planes, places, parts = config.vec, config.images, config.planes, config.places, config.parts
-    positions, threads, pitch, apart = config.tall * places, LANES * config.warps // parts, config.pitch, config.apart
-    pieces, cells, meet = places // vec, positions // vec * ROWS * images, meet_of(threads)
+    vec, images, planes, columns, parts = config.vec, config.images, config.planes, config.positions, config.parts
+    positions, threads, pitch, apart = config.tall * columns, LANES * config.warps // parts, config.pitch, config.apart
+    pieces, cells, meet = columns // vec, positions // vec * ROWS * images, meet_of(threads)
     store = storing_vector(dtype, vec)
 
     @device
@@ -136,7 +136,7 @@ def _storing(dtype: str, config: StreamConfig) -> Callable[..., None]:
                     + p * strides[2]
                     + q * strides[3]
                 )
-                row = i32(start + (down * places + piece * vec) * apart + k * pitch + n)
+                row = i32(start + (down * columns + piece * vec) * apart + k * pitch + n)
                 for e in range(vec):
                     result[e] = f32(alpha * parted[i32(row + e * apart)])
                 store(result, i32(0), y + at * SIZE, beta)
@@ -147,8 +147,8 @@ def _storing(dtype: str, config: StreamConfig) -> Callable[..., None]:
 def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n."""
     threads, boxes = LANES * config.warps, config.boxes
-    tall, places, sums, positions = config.tall, config.places, 4 * config.planes, config.tall * config.places
-    first_of, meet, fill_table = first_position(tall, places), meet_of(threads), _fill_table(threads, boxes)
+    tall, columns, sums, positions = config.tall, config.positions, 4 * config.planes, config.tall * config.positions
+    first_of, meet, fill_table = first_position(tall, columns), meet_of(threads), _fill_table(threads, boxes)
     x_of, w_of, element = map_address(0), map_address(1), ELEMENT["float32"]
     fewer, more = set_registers(FEWER, False), set_registers(MORE, True)
     prefetch, prefetch_boxes = prefetching(config, TERMS), prefetching_boxes(config, 2)
@@ -202,7 +202,7 @@ def forward(dtype: str, config: StreamConfig) -> Callable[..., None]:
                 shared[i32(((nothing - begin) >> 2) + thread)] = u32(0)
             warp, parity = i32(thread // LANES), i32(0)
             place = i32(warp % positions)
-            down, right = i32(place // places), i32(place % places)
+            down, right = i32(place // columns), i32(place % columns)
             own = i32(to_box + (down * stride[0] * wide + right * stride[1]) * CELL)
             plane, box_terms = i32(channels * box[0] * wide * CELL), i32(channels * taps[0] * taps[1])
             start = i32(table + capacity)

@@ -124,7 +124,7 @@ def _fold(acc: str, reach: int, rest: int) -> Any:
 
 def forward(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
     """y[n,k,p,q] = sum over terms of what w[k,p,q] sees in image n; ``capacity`` terms of each image and filter fit a block."""
-    images, filters, capacity, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
+    images, filters, capacity, vec, warps = config.images, config.filters, config.capacity, config.vec, config.warps
     store, A, size = scaled(dtype, acc), ACCUMULATOR[acc], ITEMSIZE[dtype]
     gather, look = gather_patches(dtype, acc, images, capacity), look_at(acc, vec)
     bring, look_at_weights, kind, width = _weights(dtype, acc, vec)

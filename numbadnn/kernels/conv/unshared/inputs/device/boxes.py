@@ -43,7 +43,7 @@ def _store(acc: str, count: int) -> Any:
 
 
 def _fill(dtype: str, acc: str, images: int) -> Any:
-    """``fill(...)``: rows of y's values [place, filter][image] of ``places`` positions, 0 past the images.
+    """``fill(...)``: rows of y's values [position, filter][image] of ``positions`` output positions, 0 past the images.
 
     A thread has all images of a filter at one position, neighbours neighbouring positions; its loads stand before its stores.
     """
@@ -51,11 +51,11 @@ def _fill(dtype: str, acc: str, images: int) -> Any:
     store = _store(acc, images)
 
     @device
-    def fill(table, places, count, y, strides, n0, N, wide):
+    def fill(table, positions, count, y, strides, n0, N, wide):
         held = cuda.local.array(images, A)
-        for i in range(i32(cuda.threadIdx.x), i32(places * count), i32(cuda.blockDim.x)):
-            k = i32(u32(i) // u32(places))
-            place = i32(i - k * places)
+        for i in range(i32(cuda.threadIdx.x), i32(positions * count), i32(cuda.blockDim.x)):
+            k = i32(u32(i) // u32(positions))
+            place = i32(i - k * positions)
             down = i32(u32(place) // u32(wide))
             source = k * strides[1] + down * strides[2] + (place - down * wide) * strides[3]
             source = y + (source + n0 * strides[0]) * size
@@ -140,7 +140,7 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
         used = i32(have * area)
         start, last = i32(low // vec * vec), i32((end - 1) // vec * vec)  # whole loads
         wide = min(tile[1], i32(output[1] - q0))
-        places = i32(min(tile[0], i32(output[0] - p0)) * wide)
+        positions = i32(min(tile[0], i32(output[0] - p0)) * wide)
         stretch = i32(LANES * vec)
         spot = i32(warp * turns * stretch)  # of this warp's first term
         base = w + (i64(g * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size
@@ -169,22 +169,22 @@ def boxes(dtype: str, acc: str, config: BoxesConfig) -> Callable[..., None]:
             count = min(span, i32(K - k0))
             coming = min(span, i32(K - k0 - count))  # filters of the next pass
             at_y = i64(g * K + k0) * y_strides[1] + p0 * y_strides[2] + q0 * y_strides[3]
-            fill(table, places, count, y + at_y * size, y_strides, n0, N, wide)
+            fill(table, positions, count, y + at_y * size, y_strides, n0, N, wide)
             cuda.syncthreads()
             here = base + k0 * w_strides[0] * size
             column, shift, row_of_y = i32(0), i32(0), i32(0)
-            for place in range(places):
+            for place in range(positions):
                 column, beyond = i32(column + 1), here + w_strides[2] * size
                 if column == wide:
                     column, beyond = i32(0), beyond + (w_strides[1] - wide * w_strides[2]) * size
-                if i32(place + 1) == places:
+                if i32(place + 1) == positions:
                     beyond = here if coming == 0 else base + (k0 + count) * w_strides[0] * size
                 for turn in range(turns):
                     j = i32(turn * stretch + lane * vec)
                     # what is next: other terms of this position, another position, other filters
                     coming_turn = i32(turn + 1) if i32(turn + 1) < turns else i32(0)
                     after = here if coming_turn > 0 else beyond
-                    filters = coming if coming_turn == 0 and place + 1 == places else count
+                    filters = coming if coming_turn == 0 and place + 1 == positions else count
                     now = here + min(i32(start + j), last) * size
                     after = after + min(i32(start + coming_turn * stretch + lane * vec), last) * size
                     for i in range(sums):

@@ -1,9 +1,9 @@
 """grad_inputs of a float32 unshared convolution on tensor cores: a warp computes a column of pixels from top to bottom.
 
-A block has ``places`` neighbouring positions of some rows, and some channels of a group; a warp has some of these channels, of
-one column of the pixels that the positions reach. It adds to as many rows of pixels as a filter has, which stay in registers:
-when a row of positions is done, the first of them is written and the sums move on by a row. Columns that more positions reach
-are given out first, so that every quarter of a multiprocessor has as much to do.
+A block has ``positions`` neighbouring outputs of each of some rows, and some channels of a group. A warp has some of these
+channels, of one column of the pixels that the positions reach. It adds to as many rows of pixels as a filter has, which stay
+in registers: when a row of positions is done, the first of them is written and the sums move on by a row. Columns that more
+positions reach are given out first, so that every quarter of a multiprocessor has as much to do.
 
     filters    through a ring, 16 of one position a slot, prefetched by a warp that does nothing else
     y          cut into two float16 by other such warps, of 16 filters and a row at a time (``device/f32x2_fill.py``)
@@ -68,7 +68,7 @@ def from_the_middle(i, count):
 
 def _prefetching(config: InputsF32x2Config) -> Callable[..., None]:
     """``prefetch(shared, w, steps, length, pitch, ring, full, K, rows)``: begin all copies; a lane has a filter of a slot."""
-    depth, places = config.depth, config.places
+    depth, positions = config.depth, config.positions
 
     @device
     def prefetch(shared, w, steps, length, pitch, ring, full, K, rows):
@@ -77,7 +77,7 @@ def _prefetching(config: InputsF32x2Config) -> Callable[..., None]:
             for k in range(0, K, PIECE):
                 lines = min(i32(PIECE), i32(K - k))
                 source = w + i64(k + lane) * steps[0] + i64(p) * steps[1]
-                for _ in range(places):
+                for _ in range(positions):
                     barrier = u32(full + 8 * slot)
                     barrier_wait(u32(barrier + u32(8 * depth)), u32(parity))
                     if lane == 0:
@@ -94,14 +94,14 @@ def _prefetching(config: InputsF32x2Config) -> Callable[..., None]:
 
 def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
     """(``place``, ``multiply_piece``, ``store_row``): two of ``Lanes``, and 16 filters of a row of a block's positions."""
-    wide, right, flip, depth, places = config.taps[1], config.stride[1], config.flip, config.depth, config.places
+    wide, right, flip, depth, positions = config.taps[1], config.stride[1], config.flip, config.depth, config.positions
     of_y = config.of_y
     place, multiply, store_row = lanes_of(config)
 
     @device
     def multiply_piece(total, shared, here, own, top, pitch, last, v, count, state, floor, spread):
         scale, inverse = state
-        for a in range(places):
+        for a in range(positions):
             barrier_wait(u32(here[BARRIER]), u32(here[PARITY]))
             tap = i32(v - a * right)
             if tap >= 0 and tap < i32(wide):
@@ -124,13 +124,19 @@ def _multiplying(config: InputsF32x2Config) -> tuple[Callable[..., Any], ...]:
 
 def boxes(config: InputsF32x2Config) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, image] = sum over the tile's positions and over filters of y * w."""
-    (tall, wide), down, depth, chunks, vectors = config.taps, config.stride[0], config.depth, config.chunks, config.lots
+    (tall, wide), down, depth, chunks, vectors = (
+        config.taps,
+        config.stride[0],
+        config.depth,
+        config.chunks,
+        config.vectors,
+    )
     warps, padded = config.warps, config.padded
     (place, multiply_piece, store_row), prefetch, fill = _multiplying(config), _prefetching(config), filling(config)
     fewer, more, of_channel = set_registers(FEWER, False), set_registers(config.registers, True), tall * wide * SIZE
     of_row, of_pixel, of_raw = vectors * config.of_vector, config.images * SIZE, AHEAD * config.raw_bytes
     sums, kept, barriers = tall * of_row, (tall - down) * of_row, 2 * (depth + chunks)
-    of_chunk = config.places * config.of_y
+    of_chunk = config.positions * config.of_y
 
     @device
     def start_barriers(full):

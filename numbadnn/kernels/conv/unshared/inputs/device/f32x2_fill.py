@@ -3,9 +3,9 @@
     position, 16 filters:   [upper, lower half][16 images][lane][two pairs of filters][two images]
                             [two images] the inverses of their scales, each that of an image's 16 filters here, as bfloat16
 
-A few warps do this, 16 filters after 16 of row after row of positions, into one of some places; ``AHEAD`` steps of each are under
-way, by copies of a thread to where itself will read them: they need neither registers nor barriers. A lane has two images and
-four filters. Past the last image and filter there are zeros.
+A few warps do this, 16 filters after 16 of row after row of positions, into one of a few buffers; ``AHEAD`` steps of each are
+under way: each thread copies what it will read itself, so the copies need neither registers nor barriers. A lane has two images
+and four filters. Past the last image and filter there are zeros.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SIZE, FILTERS, PAIR = 4, 4, 2
 def filling(config: InputsF32x2Config) -> Callable[..., None]:
     """``fill(shared, raw, tops, y, strides, N, K, rows, spread, full)``: all rows of a block's positions, by a warp.
 
-    ``raw``: where its copies go; ``tops``: where the places begin; ``y``: the first position's. ``full``:
-    the barriers that say that a place is full; behind them are those that say it is empty.
+    ``raw``: where its copies go; ``tops``: where the buffers begin; ``y``: the first position's. ``full``:
+    the barriers that say that a buffer is full; behind them are those that say it is empty.
     """
-    places, vec, tiles, chunks, first = config.places, config.vec, config.tiles, config.chunks, config.padded + 1
+    positions, vec, tiles, chunks, first = config.positions, config.vec, config.tiles, config.chunks, config.padded + 1
     copy, wait, read_one = copy_or_zero(4 * vec), wait_async_but(AHEAD - 1), read_at("int32", 1)
     write, write_one, held = write_at("int32", 4), write_at("int32", 1), PAIR * FILTERS
-    to_inverses, of_y, of_lane, of_item = PARTS * tiles * 512, config.of_y, places * SIZE, config.raw_bytes
+    to_inverses, of_y, of_lane, of_item = PARTS * tiles * 512, config.of_y, positions * SIZE, config.raw_bytes
 
     @device
     def cut(words, got, j, spread):
@@ -72,7 +72,7 @@ def filling(config: InputsF32x2Config) -> Callable[..., None]:
                     there = n < N and filter_here < K
                     at = i64(n) * strides[0] + i64(filter_here) * strides[1] + i64(row) * strides[2]
                     source = y + (at if there else i64(0)) * SIZE
-                    for e in range(0, places, vec):
+                    for e in range(0, positions, vec):
                         step = i64(e) * strides[3] * SIZE
                         start = i32(to + (j * FILTERS + f) * (LANES * of_lane) + e * SIZE)
                         copy(shared, start, source + (step if there else i64(0)), there)
@@ -95,12 +95,12 @@ def filling(config: InputsF32x2Config) -> Callable[..., None]:
                 wait()
                 m = i32(item - chunk * tiles)
                 image = i32(PAIR * ((lane >> 2) * tiles + m))
-                for e in range(places):
+                for e in range(positions):
                     for i in range(held):
                         read_one(got, i32(i), shared, i32(here + slot * of_item + i * (LANES * of_lane) + e * SIZE))
                     inverse = u32(cut(words, got, 0, spread)) >> u32(16)
                     one[0] = u32(inverse | u32(cut(words, got, 1, spread)))
-                    at = i32(tops + (place * places + e) * of_y)
+                    at = i32(tops + (place * positions + e) * of_y)
                     for half in range(PARTS):
                         for i in range(4):
                             line[i] = words[4 * half + i]

@@ -55,7 +55,7 @@ def _pieces(taps: int) -> list[tuple[int, int]]:
 
 
 def lanes_of(config: InputsF32x2Config) -> Lanes:
-    (taps, wide), flip, tiles, vectors, own = config.taps, config.flip, config.tiles, config.lots, 2 * config.tiles
+    (taps, wide), flip, tiles, vectors, own = config.taps, config.flip, config.tiles, config.vectors, 2 * config.tiles
     of_vector = config.of_vector
     read, read_one, multiply_add = read_at("int32", 4), read_at("int32", 1), product("float16", 16)
     read_inverses, of_a, ragged, images = read_at("int32", tiles), 4 * PARTS * tiles, config.ragged, config.images

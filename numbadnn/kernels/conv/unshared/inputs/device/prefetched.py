@@ -91,7 +91,7 @@ def _multiply_rows(
 
     def from_column(q):
         first = column(q)
-        if q + 1 == config.places:
+        if q + 1 == config.positions:
             return first
         rest = from_column(q + 1)
 
@@ -109,11 +109,11 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
     lanes = (rows_single if dtype == "float32" else rows_f16).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
-    size, (tall, taps), places, down = ITEMSIZE[dtype], config.taps, config.places, config.stride[0]
+    size, (tall, taps), positions, down = ITEMSIZE[dtype], config.taps, config.positions, config.stride[0]
     depth, kept, columns, piece, deep = config.depth, config.kept, config.columns, config.piece, config.deep
     high = config.high
     sums, element = columns * lanes.sums, ELEMENT["float32"] if dtype == "float32" else WORD
-    of_piece, of_channel, warps, transposed = lanes.of_piece, tall * taps * size, config.warps, config.turned
+    of_piece, of_channel, warps, transposed = lanes.of_piece, tall * taps * size, config.warps, config.transposed
     (box, of_vector, of_pixel), slack = box_of(config), config.align if config.within else 0
     prefetch, threads, split = prefetching(size, config), LANES * warps, config.split
     fewer, more = set_registers(FEWER, False), set_registers(config.registers, True)
@@ -134,7 +134,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         there, rings = i32(full + 16 * depth), i32(full + RINGS)
         number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
         c0 = i32(part * channels)
-        have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
+        have, wide = min(channels, i32(C - c0)), min(i32(positions), i32(output[1] - q0))
         rows, slot = min(tile[0], i32(output[0] - p0)), i32(piece * pitch + slack)
         w = w + (i64(group * K) * w_strides[0] + p0 * w_strides[1] + q0 * w_strides[2]) * size + c0 * of_channel
         tops = i32(rings + depth * slot)
@@ -200,7 +200,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                 done = r < 0 or i + deep >= tile[0]
                 if done and line < box_rows:
                     write(total, target + line * (columns * of_pixel), unit, area, have)
-                for e in range(sums):  # without a branch, past which the sums would change places
+                for e in range(sums):  # without a branch, past which the sums would be exchanged
                     total[e] = f32(0) if done else total[e]
                 if r < 0:
                     r, line = i32(r + high), i32(line + high)

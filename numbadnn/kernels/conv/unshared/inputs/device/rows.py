@@ -1,8 +1,8 @@
 """grad_inputs of an unshared convolution with sums in registers: a warp computes a row of pixels.
 
-A block has ``places`` neighbouring positions of some rows, and some channels of a group; a warp has some of these channels, of
-one row of the pixels that the positions reach. Its sums, of all columns and images, stay in registers while the block walks
-down its rows of positions:
+A block has ``positions`` neighbouring outputs of each of some rows, and some channels of a group. A warp has some of these
+channels, of one row of the pixels that the positions reach. Its sums, of all columns and images, stay in registers while the
+block walks down its rows of positions:
 
     row of pixels    0  1  2  3  4  5     positions in row 0 reach rows 0 to 2, by taps 0 to 2;
     warp             0  1  2  0  1  2     those in row 1 rows 1 to 3: warp 0 goes on with row 3
@@ -128,7 +128,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
     """space[tile, channel, pixel of the tile's box, n] = sum over the tile's positions and over filters of y * w."""
     lanes = (rows_single if dtype == "float32" else rows_f16).parts(dtype, config)
     fill, place, write = lanes.fill, lanes.place, lanes.write
-    (tall, taps), places, (down, right), depth = config.taps, config.places, config.stride, config.depth
+    (tall, taps), positions, (down, right), depth = config.taps, config.positions, config.stride, config.depth
     flip = config.flip
     size, steps, columns, piece, deep = ITEMSIZE[dtype], config.steps, config.columns, config.piece, config.deep
     high = config.high
@@ -164,7 +164,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
                         leave(here, last, slot)
                 here[1] = i32(here[1] + y_pitch)
 
-        if q + 1 == places:
+        if q + 1 == positions:
             return now
         rest = row_from(q + 1)
 
@@ -193,7 +193,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
         lane, warp = i32(cuda.threadIdx.x % LANES), i32(cuda.threadIdx.x // LANES)
         number, part, group, p0, q0 = block_of(i32(cuda.blockIdx.x), slices, groups, tiles_across, tile)
         c0 = i32(part * channels)
-        have, wide = min(channels, i32(C - c0)), min(i32(places), i32(output[1] - q0))
+        have, wide = min(channels, i32(C - c0)), min(i32(positions), i32(output[1] - q0))
         rows = min(tile[0], i32(output[0] - p0))
         length, slot = i32(have * of_channel), i32(piece * pitch)
         # barriers: one for each slot of the ring that is full, then one for each that is empty; zeros; the ring; y's values
@@ -239,7 +239,7 @@ def boxes(dtype: str, config: RowsConfig) -> Callable[..., None]:
             done = r < 0 or i + deep >= tile[0]
             if done and line < box_rows:
                 write(total, target + line * (columns * of_pixel), unit, area, have)
-            for e in range(sums):  # without a branch, past which the sums would change places
+            for e in range(sums):  # without a branch, past which the sums would be exchanged
                 total[e] = f32(0) if done else total[e]
             if r < 0:
                 r, line = i32(r + high), i32(line + high)

@@ -28,7 +28,7 @@ def _filter_of(lane, pair):
 
 
 def _fill(config: RowsConfig) -> Callable[..., None]:
-    """``fill(shared, tops, pitch, y, strides, N, K, places, wide)``: y's values as [position][16 filters][16 images][lane].
+    """``fill(shared, tops, pitch, y, strides, N, K, positions, wide)``: y's values as [position][16 filters][16 images][lane].
 
     A thread has four filters of all images of a lane, two lanes in turn, neighbours neighbouring positions; the loads of
     both stand before its stores.
@@ -39,14 +39,14 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     held_by, pair = at_once * each, config.pair
 
     @device
-    def fill(shared, tops, pitch, y, strides, N, K, places, wide):
+    def fill(shared, tops, pitch, y, strides, N, K, positions, wide):
         held, words = cuda.local.array(held_by, WORD), cuda.local.array(4, WORD)
-        count = i32(places * steps * LANES)
+        count = i32(positions * steps * LANES)
         for begin in range(i32(cuda.threadIdx.x), count, at_once * threads):
             for j in range(at_once):
                 i = min(i32(begin + j * threads), i32(count - 1))
-                rest = i32(u32(i) // u32(places))
-                place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
+                rest = i32(u32(i) // u32(positions))
+                place, lane, s = i32(i - rest * positions), i32(rest % LANES), i32(rest // LANES)
                 down = i32(u32(place) // u32(wide))
                 source = y + (down * strides[2] + (place - down * wide) * strides[3]) * SIZE
                 n, k = i32(lane >> 2), i32(s * ROWS + _filter_of(lane, pair))
@@ -57,8 +57,8 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
             for j in range(at_once):
                 i = i32(begin + j * threads)
                 if i < count:
-                    rest = i32(u32(i) // u32(places))
-                    place, lane, s = i32(i - rest * places), i32(rest % LANES), i32(rest // LANES)
+                    rest = i32(u32(i) // u32(positions))
+                    place, lane, s = i32(i - rest * positions), i32(rest % LANES), i32(rest // LANES)
                     n, k = i32(lane >> 2), i32(s * ROWS + _filter_of(lane, pair))
                     for f in range(4):
                         for e in range(vectors):
@@ -76,7 +76,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, kept, tiles, columns = config.taps[1], config.flip, config.kept, config.tiles, config.columns
-    ragged, pair, transposed, of_filter = config.ragged, config.pair, config.turned, config.of_filter
+    ragged, pair, transposed, of_filter = config.ragged, config.pair, config.transposed, config.of_filter
     read_transposed, low, high = load_matrices(True), 1 if config.pair != 1 else 2, 4 if config.pair != 4 else 2
     of_column, a_words, vec = 4 * tiles, 4 * tiles, 4 if kept > EIGHT else 2
     line, together, apart = config.line, 2 if kept > EIGHT else 4, 4 // NEAR

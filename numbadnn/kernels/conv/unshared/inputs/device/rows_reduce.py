@@ -28,12 +28,12 @@ ITEM = 4
 
 
 @device
-def _tiles(at, number, count, places, by_count, by_down, length):
+def _tiles(at, number, count, columns, by_count, by_down, length):
     """(first, last + 1) of a strip's tiles that hold a row of pixels, each ``length`` of them."""
     first = i32(0)
     if at >= length:  # the first one that begins in this row of positions, or later
-        first = quotient(i32((quotient(i32(at - length), by_down) + 1) * places + count - 1), by_count)
-    return first, min(number, i32(quotient(i32((quotient(at, by_down) + 1) * places - 1), by_count) + 1))
+        first = quotient(i32((quotient(i32(at - length), by_down) + 1) * columns + count - 1), by_count)
+    return first, min(number, i32(quotient(i32((quotient(at, by_down) + 1) * columns - 1), by_count) + 1))
 
 
 def reduce(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
@@ -53,8 +53,8 @@ def reduce(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
     add = adding("float32", ahead, sums, read_box)
 
     def kernel(
-        space, x, N, C, channels, slices, vectors, units, positions, places, stride, image, tiles, padding, box, by_width,
-        by_height, by_vectors, by_slices, by_positions, by_places, by_down, by_right, x_strides, alpha, beta,
+        space, x, N, C, channels, slices, vectors, units, positions, columns, stride, image, tiles, padding, box, by_width,
+        by_height, by_vectors, by_slices, by_positions, by_columns, by_down, by_right, x_strides, alpha, beta,
     ):  # fmt: skip
         total, got = cuda.local.array(sums, f32), cuda.local.array(held, f32)
         i = i32(cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x)
@@ -72,17 +72,17 @@ def reduce(dtype: str, kept: int, ahead: int) -> Callable[..., None]:
         c = i32(c0 + (unit - part * vectors) * EIGHT + 2 * t)
         have = i32(min(C, i32(c0 + channels)) - c) if unit < units else i32(0)  # channels from the first on
         top, left = i32(h + padding[0]), i32(v + padding[1])
-        a0, a1 = _tiles(top, tiles[0], positions, places, by_positions, by_down, box[0])
+        a0, a1 = _tiles(top, tiles[0], positions, columns, by_positions, by_down, box[0])
         b0, b1 = reaching(left, tiles[1], by_right, box[1])
         wide = i32(b1 - b0) if b1 > b0 and have > 0 else i32(0)
         count = i32((a1 - a0) * wide) if a1 > a0 else i32(0)
         # the first row of positions of the first of these tiles and, where they are no whole rows, of the only other one
-        first = quotient(i32(a0 * positions), by_places)
-        lower = i32(quotient(i32((a0 + 1) * positions), by_places) - first)
+        first = quotient(i32(a0 * positions), by_columns)
+        lower = i32(quotient(i32((a0 + 1) * positions), by_columns) - first)
         # where the pixel is in the first of these boxes, and how far from there in the next one
-        right = i64(units * planes * area - places * stride[1]) * line
+        right = i64(units * planes * area - columns * stride[1]) * line
         down = i64(tiles[1] * units * planes * area - lower * stride[0] * box[1]) * line - wide * right
-        pixel = i32((top - first * stride[0]) * box[1] + left - b0 * places * stride[1])
+        pixel = i32((top - first * stride[0]) * box[1] + left - b0 * columns * stride[1])
         at = (
             space
             + (i64(((a0 * tiles[1] + b0) * units + unit) * planes + plane) * area + pixel) * line

@@ -15,7 +15,7 @@ SIZE, FOUR, SIXTEEN = 4, 4, 16
 
 
 def _fill(config: RowsConfig) -> Callable[..., None]:
-    """``fill(shared, tops, pitch, y, strides, N, K, places, wide)``: y's values as [position][filter][image], 0 past the images.
+    """``fill(shared, tops, pitch, y, strides, N, K, positions, wide)``: y as [position][filter][image], 0 past the images.
 
     A thread has up to 16 images of a filter, neighbours neighbouring positions; its loads stand before its stores.
     """
@@ -24,11 +24,11 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
     write, vectors = write_at("float32", once), images // each
 
     @device
-    def fill(shared, tops, pitch, y, strides, N, K, places, wide):
+    def fill(shared, tops, pitch, y, strides, N, K, positions, wide):
         held = cuda.local.array(each, f32)
-        for i in range(i32(cuda.threadIdx.x), i32(places * K * vectors), threads):
-            rest = i32(u32(i) // u32(places))
-            place, k, n0 = i32(i - rest * places), i32(rest // vectors), i32(rest % vectors * each)
+        for i in range(i32(cuda.threadIdx.x), i32(positions * K * vectors), threads):
+            rest = i32(u32(i) // u32(positions))
+            place, k, n0 = i32(i - rest * positions), i32(rest // vectors), i32(rest % vectors * each)
             down = i32(u32(place) // u32(wide))
             source = y + (k * strides[1] + down * strides[2] + (place - down * wide) * strides[3]) * SIZE
             for n in range(each):
@@ -44,7 +44,7 @@ def _fill(config: RowsConfig) -> Callable[..., None]:
 def parts(dtype: str, config: RowsConfig) -> Parts:
     taps, flip, images, own, columns = config.taps[1], config.flip, config.images, config.own, config.columns
     vectors, span, piece = images // own, min(own, FOUR), config.piece
-    y_pitch = config.of_filter if config.turned else images * SIZE
+    y_pitch = config.of_filter if config.transposed else images * SIZE
     per_warp, apart = LANES // vectors, images // own * min(own, FOUR)  # images between a lane's accesses
     read_one, read, store_span = read_at(dtype, 1), read_at(dtype, span), store_vector(dtype, span, dtype)
 

@@ -1,7 +1,7 @@
 """Copy the receptive field of a block to shared memory as float32, and tabulate where each term lies in it.
 
 The box lies in shared memory, [channel, row of taps, column][image], so that one access gives four images; a term (channel, tap)
-is a place in it, and at the next position the place ``stride`` columns further.
+is an offset in it, and at the next position the offset ``stride`` columns further.
 """
 
 from __future__ import annotations

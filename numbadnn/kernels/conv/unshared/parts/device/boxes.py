@@ -1,7 +1,7 @@
 """TMA boxes of a tile: some channels at a time, through a few buffers in shared memory.
 
-Behind the barriers of the warps' rings each place has one that is told of what came, and one that all warps which multiply tell
-that they need it no longer. A tile's first box goes to the first place.
+Each buffer has two barriers, behind those of the warps' rings: one is signalled when its box has come, one by all warps that
+multiply when they need it no longer. A tile's first box goes to the first buffer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def starting(config: Any) -> Callable[..., None]:
 def prefetching_boxes(config: Any, axis: int) -> Callable[..., int]:
     """``prefetch(shared, images, full, to, pitch, size, C, channels, at, phases)``: all boxes of a tile, by one thread.
 
-    ``full``: the first barrier; places are ``pitch`` bytes apart, a copy has ``size``; ``at``: where the first begins, whose
-    ``axis`` counts channels. ``phases``: a bit of each place; what they are afterwards.
+    ``full``: the first barrier; buffers are ``pitch`` bytes apart, a copy has ``size``; ``at``: where the first begins, whose
+    ``axis`` counts channels. ``phases``: a bit of each buffer; what they are afterwards.
     """
     rings, boxes, copy = 2 * config.warps * config.depth, config.boxes, copy_tile(4)
 

@@ -2,7 +2,7 @@
 
 A block has some neighbouring positions, and some channels at a time. The box of pixels that these see lies in shared memory as
 rows of 8 images, [8 images][channel, row, column][image]: 16 bytes, what ldmatrix takes as a row of a matrix. A term (channel,
-tap) is a place in the box, and at another position the place as many rows and columns further. A table has these places, for
+tap) is a pixel of the box, and at another position the pixel as many rows and columns further. A table has these pixels, for
 lanes that name the rows of four matrices. Where the terms are what is written, 32 of them stand in the order
 
     matrix i, row 2t + e    is term    8t + 2i + e          a lane of the product then has the 8 neighbouring terms from 8t on
@@ -22,18 +22,18 @@ from numbadnn.kernels.lang.llvm import _I32, _slot
 
 #: bytes of an element; images of a row of the box, and its words
 SIZE, EIGHT, ROW = 2, 8, 4
-#: no place in a box
+#: no pixel of a box
 NONE = u32(0x7FFFFFFF)
 
 
-def first_position(tall: int, places: int) -> Callable[..., tuple[int, int, int]]:
+def first_position(tall: int, positions: int) -> Callable[..., tuple[int, int, int]]:
     """``first(index, across, groups)``: the group of a block, and row and column of the first of its positions."""
 
     @device
     def first(index, across, groups):
         line = i32(u32(index) // u32(across))
         row = i32(u32(line) // u32(groups))
-        return i32(line - row * groups), i32(row * tall), i32((index - line * across) * places)
+        return i32(line - row * groups), i32(row * tall), i32((index - line * across) * positions)
 
     return first
 

@@ -28,9 +28,9 @@ from numbadnn.kernels.lang.words import shared_address
 
 def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    filters, images, places, parts, vec = config.filters, config.images, config.places, config.parts, config.vec
+    filters, images, positions, parts, vec = config.filters, config.images, config.positions, config.parts, config.vec
     tall = config.tall
-    first_of = first_position(tall, places)
+    first_of = first_position(tall, positions)
     fill, place_terms = fill_field(images, config.threads), fill_spots(config.threads)
     look, multiply_add = load_matrices(False), product(dtype, 16)
     store = storing_vector(dtype, vec)
@@ -50,7 +50,7 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
         c0 = i32((i32(cuda.blockIdx.x) - rest * slices) * channels)
         group, p0, q0 = first_of(rest, across, groups)
-        have, count, rows = min(channels, i32(C - c0)), min(i32(places), i32(Q - q0)), min(i32(tall), i32(P - p0))
+        have, count, rows = min(channels, i32(C - c0)), min(i32(positions), i32(Q - q0)), min(i32(tall), i32(P - p0))
         area = i32(taps[0] * taps[1])
         terms = i32(have * area)
         corner = (i32(p0 * stride[0] - padding[0]), i32(q0 * stride[1] - padding[1]))
@@ -58,25 +58,25 @@ def weights(dtype: str, config: WeightsF16Config) -> Callable[..., None]:
         first, plane = x + i64(group * C + c0) * x_strides[1] * SIZE, i32(channels * box[0] * box[1] * ROW)
         field_box = (have, box[0], box[1])
         fill(shared, capacity, plane, first, x_strides, N, field_box, corner, image)
-        tops, top_plane = i32(capacity + planes * plane), i32(filters * tall * places * ROW)
+        tops, top_plane = i32(capacity + planes * plane), i32(filters * tall * positions * ROW)
         g, t = i32(lane >> 2), i32(lane & 3)
-        place, part = i32(warp % places), i32(warp // places)
+        place, part = i32(warp % positions), i32(warp // positions)
         start = i32(shared_address(shared))
         own = i32(start + (capacity + place * stride[1] * ROW) * 4)
         # matrices of y: filters 0 to 7 and 8 to 15 of eight images, then of the next eight
         row_of_y = i32((lane & 7) + ((lane >> 3) & 1) * 8)
         own_y = i32(
-            start + (tops + (lane >> 4 if both else 0) * top_plane + (row_of_y * tall * places + place) * ROW) * 4
+            start + (tops + (lane >> 4 if both else 0) * top_plane + (row_of_y * tall * positions + place) * ROW) * 4
         )
         for k0 in range(0, K, filters):
             at_y = y + i64(group * K + k0) * y_strides[1] * SIZE
-            tops_box = (min(i32(filters), i32(K - k0)), tall, places)
+            tops_box = (min(i32(filters), i32(K - k0)), tall, positions)
             fill(shared, tops, top_plane, at_y, y_strides, N, tops_box, (p0, q0), (P, Q))
             cuda.syncthreads()
             for down in range(rows):
                 for m in range(tiles):
                     for step in range(steps):
-                        at = i32(own_y + (step * 2 * top_plane + (m * 16 * tall + down) * places * ROW) * 4)
+                        at = i32(own_y + (step * 2 * top_plane + (m * 16 * tall + down) * positions * ROW) * 4)
                         look(a, i32((m * steps + step) * 4), shared16, at)
                         if not both:
                             a[m * 4 + 2], a[m * 4 + 3] = i32(0), i32(0)

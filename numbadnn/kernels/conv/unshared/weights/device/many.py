@@ -32,14 +32,14 @@ from numbadnn.problem import ITEMSIZE
 
 def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
     """w[k,p,q,term] = sum over images n of y[n,k,p,q] * what the term sees in image n at (p,q)."""
-    images, threads, tall, places, vec = config.images, config.threads, config.tall, config.places, config.vec
-    tiles = config.lots
+    images, threads, tall, positions, vec = config.images, config.threads, config.tall, config.positions, config.vec
+    tiles = config.filter_tiles
     single, size = dtype == "float32", ITEMSIZE[dtype]
     pixel, wide, tile = images * size, 16 // size, 64 // size
     looks, words = max(1, pixel // 64), min(4, pixel // 16)  # of a lane at a pixel
     each = 4 if single else 2  # of an operand of a product, and those of a look
     steps = words // each
-    first_of, fill_spots = first_position(tall, places), spots_of(threads, pixel)
+    first_of, fill_spots = first_position(tall, positions), spots_of(threads, pixel)
     copy = copy_box(size, images, threads, pixel // 4, True)
     multiply_add = product("float64" if single else dtype, 16, config.whole)
     look = read_at("float32" if single else "int32", words)
@@ -78,7 +78,7 @@ def weights(dtype: str, config: WeightsManyConfig) -> Callable[..., None]:
         rest = i32(u32(cuda.blockIdx.x) // u32(slices))
         m0 = i32((i32(cuda.blockIdx.x) - rest * slices) * length)
         group, p0, q0 = first_of(rest, across, groups)
-        down, right = i32(warp // places), i32(warp % places)
+        down, right = i32(warp // positions), i32(warp % positions)
         p, q, area = i32(p0 + down), i32(q0 + right), i32(taps[0] * taps[1])
         terms, inside = min(length, i32(C * area - m0)), p < P and q < Q
         c0 = i32(u32(m0) // u32(area))

@@ -24,7 +24,7 @@ def few(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
 
     A lane has ``vec`` terms, a warp ``filters`` filters.
     """
-    images, filters, capacity, vec, warps = config.images, config.filters, config.room, config.vec, config.warps
+    images, filters, capacity, vec, warps = config.images, config.filters, config.capacity, config.vec, config.warps
     read, store = load(dtype, acc), storing_vector(dtype, vec, acc)
     A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, capacity)
     look = look_at(acc, vec)
@@ -101,7 +101,7 @@ def many(dtype: str, acc: str, config: UnsharedConfig) -> Callable[..., None]:
 
     A thread has ``vec`` terms of ``filters`` filters, whose sums it keeps while the images pass, ``images`` at a time.
     """
-    images, filters, capacity, vec, span = config.images, config.filters, config.room, config.vec, config.span
+    images, filters, capacity, vec, span = config.images, config.filters, config.capacity, config.vec, config.span
     store = storing_vector(dtype, vec, acc)
     A, size, gather = ACCUMULATOR[acc], ITEMSIZE[dtype], gather_patches(dtype, acc, images, capacity)
     look = look_at(acc, vec)

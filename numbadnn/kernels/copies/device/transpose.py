@@ -1,4 +1,4 @@
-"""A copy that turns two axes: what lies together in the source lies far apart in the destination, and the other way round.
+"""A copy that transposes two axes: what lies together in the source lies far apart in the destination, and the other way round.
 
 A block takes a square tile. It is read line by line along the source's packed axis into shared memory, and written
 line by line along the destination's; both are whole lines of 128 bytes.
@@ -30,13 +30,13 @@ def _place(block, tiles, inner):
     return along, i32(rest - plane * tiles[1]), outer, i32(plane - outer * inner)
 
 
-def turn(size: int) -> Callable[..., None]:
+def transpose(size: int) -> Callable[..., None]:
     """dst[o, i, l, a] = src[o, i, a, l]; l is packed in src, a in dst, ``size`` bytes an element."""
     read, write, kind, pitch = load_bits(size), store_bits(size), bits_type(size), SIDE + 1
-    room = SIDE * pitch
+    capacity = SIDE * pitch
 
     def kernel(src, dst, extents, tiles, inner, src_strides, dst_strides):
-        tile = cuda.shared.array(room, kind)
+        tile = cuda.shared.array(capacity, kind)
         along, across, o, i = _place(i32(cuda.blockIdx.x), tiles, inner)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
         first, start = i32(along * SIDE), i32(across * SIDE)
@@ -53,13 +53,13 @@ def turn(size: int) -> Callable[..., None]:
     return kernel
 
 
-def turn_pairs() -> Callable[..., None]:
+def transpose_pairs() -> Callable[..., None]:
     """The same for elements of two bytes, two by two; every extent and stride is even."""
     read, write, kind, pitch = load_bits(4), store_bits(4), bits_type(4), SIDE + 1
-    room = 2 * SIDE * pitch
+    capacity = 2 * SIDE * pitch
 
     def kernel(src, dst, extents, tiles, inner, src_strides, dst_strides):
-        tile = cuda.shared.array(room, kind)
+        tile = cuda.shared.array(capacity, kind)
         along, across, o, i = _place(i32(cuda.blockIdx.x), tiles, inner)
         lane, warp = i32(cuda.threadIdx.x & 31), i32(cuda.threadIdx.x >> 5)
         first, start = i32(along * (2 * SIDE)), i32(across * (2 * SIDE))

@@ -4,11 +4,14 @@ No GPU is needed. Each figure is of a process of its own, whose compiled code is
 the modules of kernels/, of cudnn/ and of numba.cuda after a first conv2d and a first softmax. ``conv2d``: the median over
 SHAPES new shapes of what the first call takes beyond the second, which is the work itself, in a process that has computed
 others. ``gradient``: the first gradient of unshared filters after a first unshared convolution, in milliseconds.
-``python bench/bench_selection.py``.
+Medians of PROCESSES processes. ``--beside COMMIT`` measures that commit too, round about round.
+``python bench/bench_selection.py [--beside COMMIT]``.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -16,7 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
+
+from bench_first_minute import ROOT, tree_of
+from harness import save, table
 
 SHAPES, PROCESSES = 60, 5
 GPU = ("numbadnn.kernels", "numbadnn.cudnn", "numba.cuda", "numba_cuda")
@@ -29,9 +36,9 @@ def imported() -> dict[str, Any]:
 
     numbadnn.conv2d(np.ones((1, 2, 6, 6), "float32"), np.ones((2, 2, 3, 3), "float32"))
     numbadnn.softmax(np.ones((2, 5), "float32"))
-    ours = sorted(name for name in sys.modules if f"{name}.".startswith("numbadnn."))
-    gpu = [name for name in sys.modules if f"{name}.".startswith(tuple(f"{package}." for package in GPU))]
-    return {"numbadnn": len(ours), "of the GPU": len(gpu), "modules": ours}
+    ours = sum(f"{name}.".startswith("numbadnn.") for name in sys.modules)
+    gpu = sum(f"{name}.".startswith(tuple(f"{package}." for package in GPU)) for name in sys.modules)
+    return {"modules of numbadnn": ours, "modules of the GPU": gpu}
 
 
 def conv2d() -> dict[str, Any]:
@@ -78,32 +85,53 @@ def gradient() -> dict[str, Any]:
 PARTS = {"imported": imported, "conv2d": conv2d, "gradient": gradient}
 
 
-def process(part: str, cache: str) -> dict[str, Any]:
+def process(part: str, tree: Path, cache: str) -> dict[str, Any]:
+    """What a part of this file finds in a process that imports numbadnn from ``tree``."""
+    here = {"PYTHONPATH": os.pathsep.join(map(str, (tree, Path(__file__).parent)))}
     done = subprocess.run(
-        [sys.executable, __file__, part],
+        [sys.executable, __file__, "--part", part],
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"NUMBADNN_CACHE_DIR": cache, "XDG_CACHE_HOME": cache},
+        cwd=tree,
+        env=os.environ | here | {"NUMBADNN_CACHE_DIR": cache, "XDG_CACHE_HOME": cache},
     )
     return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory() as cache:
+def measured(trees: dict[str, Path]) -> list[dict[str, Any]]:
+    """A row a figure: a median for each tree."""
+    rows: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        caches = {name: stack.enter_context(tempfile.TemporaryDirectory()) for name in trees}
         for part in PARTS:
-            process(part, cache)  # compiles
-            found = [process(part, cache) for _ in range(PROCESSES)]
-            print(f"{part}, medians of {PROCESSES} processes")
-            for name, value in found[0].items():
-                if isinstance(value, list):
-                    print("  " + " ".join(value))
-                else:
-                    print(f"  {name:16} {statistics.median(row[name] for row in found):.4g}")
+            for name, tree in trees.items():
+                process(part, tree, caches[name])  # compiles
+            found = [
+                {name: process(part, tree, caches[name]) for name, tree in trees.items()} for _ in range(PROCESSES)
+            ]
+            for figure in found[0]["this"]:
+                row = rows.setdefault(figure, {"part": part, "figure": figure})
+                row |= {name: round(statistics.median(one[name][figure] for one in found), 2) for name in trees}
+    return list(rows.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What choosing costs a NumPy array's first calls.")
+    parser.add_argument("--beside", metavar="COMMIT", help="measure this commit too")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(PARTS[options.part]()))
+        return
+    with contextlib.ExitStack() as stack:
+        trees = {"this": ROOT}
+        if options.beside:
+            trees[options.beside] = stack.enter_context(tree_of(options.beside))
+        rows = measured(trees)
+    print(table(rows, ("part", "figure", *trees)))
+    print("written to", save("selection", rows, of="figure"))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        print(json.dumps(PARTS[sys.argv[1]]()))
-    else:
-        main()
+    main()

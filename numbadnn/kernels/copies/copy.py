@@ -134,12 +134,10 @@ def _transposed(axes: list[Axis]) -> list[Axis]:
 
 def transpose_kernel(size: int, pairs: bool) -> Kernel:
     """The kernel of ``device/transpose.py`` for elements of ``size`` bytes, or for pairs of two bytes each."""
-    made_by, arguments = (
-        ("copies.device.transpose.transpose_pairs", ()) if pairs else ("copies.device.transpose.transpose", (size,))
-    )
-    return Kernel.of(
-        "transpose pairs" if pairs else "transpose", made_by, arguments, "ptr ptr i32*2 i32*2 i32 i64*3 i64*3", THREADS
-    )
+    made_by, parameters = "copies.device.transpose.transpose", "ptr ptr i32*2 i32*2 i32 i64*3 i64*3"
+    if pairs:
+        return Kernel.of("transpose pairs", f"{made_by}_pairs", (), parameters, THREADS)
+    return Kernel.of("transpose", made_by, (size,), parameters, THREADS)
 
 
 def _plan_transposed(axes: list[Axis], size: int, aligned: bool, device: int) -> Callable[[int, int, int], None]:

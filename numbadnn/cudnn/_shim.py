@@ -5,8 +5,8 @@ thread): the addresses of the C functions, the CUDA context they need, handle, d
 the pointers. A variant pack cannot be changed once finalised, so each execution makes a fresh one and destroys it, also
 after an error.
 
-Every shim (``_call.call_c`` too) first asks cuCtxGetCurrent and returns WRONG_CONTEXT, having done nothing, where another
-context is current. Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS.
+Every shim (``call_c`` of ``_call.py`` too) first asks cuCtxGetCurrent. Where another context is current it does nothing and
+returns WRONG_CONTEXT. Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS.
 An execution that went well into a stream being captured returns CAPTURED: the CUDA graph refers to what the plan owns on
 the device, so that ``recover`` keeps the plan for the life of the process.
 """

@@ -2,7 +2,7 @@
 
 Theano ran the gradient in the image for a 'full' border (unless the hint was 'forward!'), and the gradient in the filters for
 a 'valid' one and the hint 'bprop weights'; both with stride 1 and one group. Here an implementation of each is registered
-(``ops/conv_routes.py``). A hint that is given selects it; without one the dispatcher chooses among all that go straight.
+(``problems/conv_routes.py``). A hint that is given selects it; without one the dispatcher chooses among all that go straight.
 Where no such implementation takes the problem it is computed straight, and ``last_call`` says so: a hint is no demand.
 Source: docs/explanation/semantics.md#theanos-cudnn-functions.
 """

@@ -2,7 +2,7 @@
 
 ``dw[k, m] = sum over pixels of y[k, pixel] * x[pixel's place under m]`` with m = (channel, tap). The rows of A are the
 rows of the Toeplitz matrix, KC pixels long, which are only pointed at: a row is a plane of the image and a shift
-(``_terms.Planes``), or lies in the image itself where nothing is padded; where its pixels lie is one list for all rows. B is
+(``terms.Planes``), or lies in the image itself where nothing is padded; where its pixels lie is one list for all rows. B is
 y transposed, KC pixels of NR filters. The sum over all pixels of the batch is cut into ``splits`` parts, a number that
 follows from the problem alone; each part goes through its pixels in blocks of KC in order, and the parts are added in
 order. So the bits do not depend on the number of threads.

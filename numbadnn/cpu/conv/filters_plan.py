@@ -83,7 +83,7 @@ def parts_of(problem: ConvProblem, vl: int) -> tuple[Any, int]:
 
 
 def plan_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``_filters.py``."""
+    """The gradient with respect to the weights by ``filters.py``."""
     _filters = later.module("numbadnn.cpu.conv.filters")
     BLOCKS, KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "BLOCKS", "KC", "MR", "NV", "SUMS")
     VECTOR_BYTES = later.names("numbadnn.cpu.lang.vector", "VECTOR_BYTES")

@@ -8,7 +8,7 @@ Images are volumes; those of two axes have one slice.
 
 A thread takes a stretch of pixels, and for each KC terms lays out what they read (a few hundred KiB, whatever the image's
 size) and multiplies. There are two layouts. As panels, every term of every pixel is copied: that much of the Toeplitz
-matrix. As planes, the image is copied once, with its padding, and a term is a shift (``_terms.Planes``); pixels beyond the
+matrix. As planes, the image is copied once, with its padding, and a term is a shift (``terms.Planes``); pixels beyond the
 ends of rows are computed as well, and belong to no output: that pays where there are few filters or rows are long.
 Filters are read where they lie, or packed. Each element is summed in the order of k in blocks of KC, whatever the layout,
 wherever and by whichever thread it is computed: the same bits for any number of threads and any batch.

@@ -52,7 +52,7 @@ def planes_of_taps(grid: tuple[int, ...], taps: Sequence[tuple[int, ...]]) -> Pl
 
 
 class Terms:
-    """The lists of one problem while they grow: taps that are laid out, terms and phases (``_gather.Phase``)."""
+    """The lists of one problem while they grow: taps that are laid out, terms and phases (``gather.Phase``)."""
 
     def __init__(self, images: int, step: tuple[int, ...] | None) -> None:
         """``step``: between neighbouring pixels where images are laid out as planes, None where every term is."""

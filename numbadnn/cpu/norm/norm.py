@@ -134,7 +134,7 @@ class _Steps:
         return result
 
     def apply(self, x: int, dy: int, out: int, kind: int, table: np.ndarray) -> None:
-        """``table``: m, a, b and c of ``_norm_rows.apply``, those that the kind has."""
+        """``table``: m, a, b and c of ``rows.apply``, those that the kind has."""
         threads = thread_count(self.work)
         geometry, past = self._geometry(slice(0, 3)), self.past and begins_line(out)
         self.apply_of(threads, x, dy, out, self.codes, table, kind, *geometry, *self._lines(threads), past)

@@ -90,7 +90,7 @@ class _Geometry:
 
 
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation, by one of the kernels of ``loops.py`` and ``_pool_grad_*.py``."""
+    """Either operation, by one of the kernels of ``loops.py``, ``grad_rows.py`` and ``grad_cells.py``."""
     run, name, held = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
     most = most_scratch(_work(problem), lambda threads: threads * held)
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": name}, summation=COMPENSATED, scratch_bytes=most)

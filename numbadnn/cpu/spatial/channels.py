@@ -1,6 +1,6 @@
 """The sampler and its gradients at one point of channels that lie next to each other (NHWC), a vector of them at a time.
 
-Tables are those of ``_spatial._corners``. Loading this module imports Numba.
+Tables are those of ``loops._corners``. Loading this module imports Numba.
 """
 
 from __future__ import annotations

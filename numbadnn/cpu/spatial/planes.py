@@ -2,7 +2,7 @@
 
 Where a vector's points lie next to each other in the result, and each has all its pixels inside, the four pixels are
 fetched as two pairs of neighbours. Other points are taken one by one. Tables are
-those of ``_spatial._corners``. Loading this module imports Numba.
+those of ``loops._corners``. Loading this module imports Numba.
 """
 
 from __future__ import annotations

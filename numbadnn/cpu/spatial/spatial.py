@@ -15,7 +15,7 @@ from numbadnn.registry import Executable, Impl, Summation, register
 
 #: accumulators of the gradient in the image that one job holds, about: 4 MB where channels lie next to each other, else 1 MB
 RUNS, PLANES = 1 << 20, 1 << 18
-#: chains of so many terms at most (``_spatial._relieve``), which longer sums add with what each addition loses
+#: chains of so many terms at most (``loops._relieve``), which longer sums add with what each addition loses
 SUMS = Summation((512,), "compensated")
 
 

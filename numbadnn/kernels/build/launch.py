@@ -272,7 +272,7 @@ def blocks(count: int, threads: int) -> tuple[int, int, int]:
 
 
 def reciprocal(divisor: int) -> tuple[int, int]:
-    """(multiplier, shift) of which ``_ptx.quotient`` makes a quotient of any number below 2**31."""
+    """(multiplier, shift) of which ``quotient`` of ``lang/ptx.py`` makes a quotient of any number below 2**31."""
     bits = (divisor - 1).bit_length()
     return 2 ** (31 + bits) // divisor + 1, bits
 

@@ -86,7 +86,7 @@ def launch_shim_of_many(record, stream, words):
 
 @kept("int64(int64, int64, UniTuple(int64, 12))")
 def launch_sequence(steps, stream, words):
-    """Several launches, one behind the other; ``_prepared.sequence`` lays the table out."""
+    """Several launches, one behind the other; ``prepared.sequence`` lays the table out."""
     at = types.int64(steps + 8)
     for step in range(load_u64(steps)):
         record, count = load_u64(at), load_u64(at + 8)

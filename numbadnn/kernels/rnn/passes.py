@@ -1,7 +1,7 @@
 """The two passes of a recurrent network on the GPU, bound into one callable each.
 
 What grows with time is done at once by ``gemm``: W x before the steps of a layer, dW, dR and dx after those of its
-gradient. The steps themselves go through ``rnn_steps``: one launch each, or all of them in one where the state fits the
+gradient. The steps themselves go through ``steps.py``: one launch each, or all of them in one where the state fits the
 GPU.
 """
 

@@ -1,6 +1,6 @@
-"""Recurrent networks on the GPU: a matrix product of each layer for all steps, then the steps. Implementation "numba.rnn".
+"""``numba.rnn``: recurrent networks on the GPU, a matrix product of each layer for all steps, then the steps.
 
-``rnn_passes`` has the two passes, ``rnn_sizes`` their memory, ``rnn_steps`` the steps; here they become implementations.
+``passes.py`` has the two passes, ``sizes.py`` their memory, ``steps.py`` the steps. This module registers them.
 """
 
 from __future__ import annotations

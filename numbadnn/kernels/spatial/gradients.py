@@ -1,7 +1,7 @@
 """Configurations of the kernels that make the sampler's gradients, and what their launches are made of.
 
-The host side of ``_spatial_gather*`` and ``device/slope.py``: the gradient in the image gathers from bins of points
-(``spatial_bins``); that in the grid has a pass of its own, or is made by ``finish`` of the dots that the gather leaves.
+The host side of ``device/gather*.py`` and ``device/slope.py``: the gradient in the image gathers from bins of points
+(``bins.py``); that in the grid has a pass of its own, or is made by ``finish`` of the dots that the gather leaves.
 """
 
 from __future__ import annotations

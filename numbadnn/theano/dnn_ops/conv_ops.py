@@ -1,4 +1,4 @@
-"""The op classes of theano.gpuarray.dnn's convolutions; the functions are in ``cudnn_conv.py``.
+"""The op classes of theano.gpuarray.dnn's convolutions; the functions are in ``conv.py``.
 
 Source: docs/explanation/semantics.md#theanos-cudnn-functions."""
 

@@ -39,7 +39,7 @@ def _lay_row(target, image, h, low, wide, geo, layout, like):
 
 @inner
 def lay_box(box, source, place, lines, columns, phase, seen, lows, geo, layout, like):
-    """The boxes (``_last_plan.Sight``) that some columns of lines see, and where each pixel lies in each of them."""
+    """The boxes (``plan.Sight``) that some columns of lines see, and where each pixel lies in each of them."""
     for k in range(seen[1]):
         at = box + k * seen[2] * layout.channels * accsize(like)
         _lay_one(at, source, place, lines, columns, phase, seen, lows[seen[0] + k], geo, layout, like)

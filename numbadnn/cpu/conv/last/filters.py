@@ -87,7 +87,7 @@ def product_last(
     x, y, w, steps, rows, like, geo, image, layout, phases, seen, lows, w_offsets, tiles, split, work, work_size, places, alpha,
     beta, threads,
 ):  # fmt: skip
-    """As ``_filters.product``; ``split`` = (columns, panels) a job."""
+    """As ``product`` of ``cpu/conv/filters.py``; ``split`` = (columns, panels) a job."""
     NR = NV * lanes(like)
     panels, columns = (geo.M + MR - 1) // MR, (geo.K + NR - 1) // NR
     for tid in prange(threads):

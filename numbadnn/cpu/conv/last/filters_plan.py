@@ -26,7 +26,7 @@ def is_last_filters(problem: ConvProblem) -> bool:
 
 
 def plan_last_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``_last_filters.py``."""
+    """The gradient with respect to the weights by ``filters.py``."""
     _filters = later.module("numbadnn.cpu.conv.filters")
     _last_filters = later.module("numbadnn.cpu.conv.last.filters")
     BLOCKS, KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "BLOCKS", "KC", "MR", "NV", "SUMS")

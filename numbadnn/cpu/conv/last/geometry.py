@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Layout(NamedTuple):
-    """What ``_gather.Geometry`` does not say; lengths and strides in elements."""
+    """What ``cpu/conv/geometry.py`` does not say; lengths and strides in elements."""
 
     channels: int  # of a group, of what is read
     a_channel: int  # of the filters, between these
@@ -19,7 +19,7 @@ class Layout(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What is read, as ``_gather.Geometry`` has it, of which this is a part: all that boxes are laid out by."""
+    """What is read, as ``cpu/conv/geometry.py`` has it, of which this is a part: all that boxes are laid out by."""
 
     D: int
     H: int

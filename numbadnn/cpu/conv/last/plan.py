@@ -103,7 +103,7 @@ def terms_at(phases: np.ndarray, terms: Terms, seen: Sight, geo: Any, C: int, in
 
 
 def plan_last(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``_last.py``."""
+    """Forward, or the gradient with respect to the inputs, by ``last.py``."""
     _last = later.module("numbadnn.cpu.conv.last.last")
     _last_pack = later.module("numbadnn.cpu.conv.last.pack")
     KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "KC", "MR", "NV", "SUMS")

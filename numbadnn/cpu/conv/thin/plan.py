@@ -45,7 +45,7 @@ def _up(n: int, multiple: int) -> int:
 
 
 def plan_thin(problem: ConvProblem, dense: Any, terms: Terms) -> Executable | None:
-    """Forward, or the gradient with respect to the inputs; ``dense``, ``terms``: as for ``_gather.py``.
+    """Forward, or the gradient with respect to the inputs; ``dense``, ``terms``: as for ``cpu/conv/gather.py``.
 
     None where taps lie so far apart that planes would take more than MOST_SCRATCH.
     """

@@ -1,7 +1,7 @@
 """``numba.depthwise``: convolutions with one channel a group, at the speed of their bytes.
 
 Each thread slides down a strip of rows with a small tile of columns (NCHW) or channels (NHWC) in registers; the device
-code is in ``_depthwise_*``. Taps, stride, left padding and tile are frozen into a kernel, all else is an argument. No
+code is in ``device/``. Taps, stride, left padding and tile are frozen into a kernel, all else is an argument. No
 atomics: the gradient of the filters is two sums in a fixed order, and its bits depend on the problem alone.
 """
 

@@ -1,10 +1,10 @@
 """``numba.implicit_gemm``: convolution on Hopper's tensor cores without writing a matrix; 16-bit types and TF32.
 
 The copy engine (TMA) in its im2col mode brings, for each tap, the channels of 128 or 256 pixels into shared memory, where
-wgmma multiplies them with the filters (``implicit_pixels``: forward, gradient with respect to the image), or with y
-(``implicit_weights``: gradient with respect to the filters). Sums are kept in float32. Filters that the copy engine
+wgmma multiplies them with the filters (``pixels.py``: forward, gradient with respect to the image), or with y
+(``weights.py``: gradient with respect to the filters). Sums are kept in float32. Filters that the copy engine
 cannot read where they are (channels not next to each other) are rearranged into the workspace first, and so are images
-(``implicit_layout``). Partial sums of ``splits`` are added in a fixed order by a second kernel. Two or three spatial axes: the
+(``layout.py``). Partial sums of ``splits`` are added in a fixed order by a second kernel. Two or three spatial axes: the
 kernels are made for the number; on three the copy engine's windows reach less far (``walk.py``).
 """
 

@@ -1,6 +1,6 @@
 """How the product of ``numba.implicit_tiles`` is tiled, and how its operands are read and its result is written.
 
-A configuration follows from a shape of tiles and from how neighbours lie in memory; ``implicit_tiles_model`` picks the shape.
+A configuration follows from a shape of tiles and from how neighbours lie in memory; ``model.py`` picks the shape.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each pixel sums ``weight * dy`` over the records of the four cells around it: the gradient in the image. With the same vectors
 of dy under way it sums ``pixel * dy`` over channels for each record: what the gradient in the grid needs of this pixel, one
-dot a point and pixel, of which ``_spatial_slope.finish`` makes slopes. So image and dy come from memory once.
+dot a point and pixel, of which ``slope.finish`` makes slopes. So image and dy come from memory once.
 
     records of a pixel    r0  r1  r2  r3     (offset of dy, weight, place of the dot), noted in shared memory
     lane l of ``share``   channels l * vec ... of the pixel and of each record's dy:

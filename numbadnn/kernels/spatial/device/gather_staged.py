@@ -1,7 +1,7 @@
 """Both gradients of the sampler in one pass where the points of neighbouring pixels lie near each other, by way of shared memory.
 
 Image and dy come from memory once: an element of dy in shared memory serves the pixel's gradient and the record's dot, of which
-``_spatial_slope.finish`` makes the gradient in the grid. Most tiles have few records a pixel, as many as an image that is turned
+``slope.finish`` makes the gradient in the grid. Most tiles have few records a pixel, as many as an image that is turned
 or enlarged a little; they have instructions of their own (``device/gather_tile.py``). Where points lie denser than pixels a tile
 is done in parts (``device/gather_parts.py``). Where a box is too large even so, or a pixel has too many records, dy is read where
 it lies (``device/gather.py``): slower.

@@ -58,8 +58,8 @@ MULTIPROCESSORS = 132
 def spread_of(k: int) -> int:
     """Exponents from the least number that may be to the largest of a block; 0 where sums are too short for their bound.
 
-    As ``line_twofold`` has it of two instructions, a slot's, between two additions; and one addition more for each slot, whose
-    scale may be another, and for terms that warps share.
+    As in ``conv/line/f32x2.py``, with the two instructions of a slot between two additions. Each slot adds one more, for its
+    scale may differ, and so do terms that warps share.
 
     >>> [spread_of(k) for k in (84, 85, 288, 1296, 25600)]
     [0, 28, 33, 36, 39]

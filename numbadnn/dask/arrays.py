@@ -104,8 +104,8 @@ def source_of(array: da.Array) -> Any:
 
 
 def border(chunk: Any, take: Slices) -> Any:
-    """A copy of a part of a chunk, which does not keep the chunk."""
-    return chunk[take].copy()
+    """A copy of a part of a chunk, laid out as it, which does not keep the chunk."""
+    return chunk[take].copy(order="K")
 
 
 class Window:
@@ -126,6 +126,11 @@ class Window:
             return [Part(self.source[0], slices, put)]
         along = [self._along(*axis) for axis in zip(self.edges, slices, front, strict=True)]
         return [self._part(choice) for choice in itertools.product(*along)]
+
+    def chunks(self, axis: int, part: slice) -> list[tuple[int, int]]:
+        """(start, stop) of each chunk of an axis that a slice overlaps."""
+        edges = self.edges[axis]
+        return [(edges[chunk], edges[chunk + 1]) for chunk, *_ in self._along(edges, part, 0)]
 
     @staticmethod
     def _along(edges: list[int], part: slice, front: int) -> list[tuple[int, slice, slice, int]]:

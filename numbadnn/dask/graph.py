@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from numbadnn import pieces
 from numbadnn.dask.arrays import Slices, Window, is_plain, known
-from numbadnn.dask.work import Call, Step
+from numbadnn.dask.work import Call, Split, Step
 
 Chunks = tuple[tuple[int, ...], ...]
 
@@ -63,14 +64,27 @@ class Tasks:
 
     def add(self, key: Any, part: Slices) -> None:
         """The task that computes this part of the result."""
+        weights = self.filters.key if self.filters else None
+        parts = inside_first(self, part)
+        if len(parts) == 1:
+            self.layer[key] = (*self._step(part), weights)
+            return
+        steps, blocks = zip(*map(self._step, parts), strict=True)
+        puts = tuple(
+            tuple(slice(s.start - w.start, s.stop - w.start) for s, w in zip(p, part, strict=True)) for p in parts
+        )
+        shape = tuple(s.stop - s.start for s in part)
+        self.layer[key] = (Split(steps, puts, shape), [*blocks], weights)
+
+    def _step(self, part: Slices) -> tuple[Step, list[list[Any]]]:
+        """The step that computes a part, and for each of its blocks the keys of what it is put together of."""
         piece = pieces.piece(self.problem, part)
         places, blocks = [], []
         for read, array in zip(piece.reads, self.operands, strict=False):
             parts = self.windows[array.name].parts(read.slices, read.front)
             places.append(tuple((p.take, p.put) for p in parts))
             blocks.append([p.key for p in parts])
-        weights = self.filters.key if self.filters else None
-        self.layer[key] = (Step(self.call, piece, tuple(places)), blocks, weights)
+        return Step(self.call, piece, tuple(places)), blocks
 
     def graph(self) -> HighLevelGraph:
         dependencies = list({a.name: a for a in self.operands}.values())
@@ -79,6 +93,35 @@ class Tasks:
         for window in self.windows.values():
             self.layer.update(window.borders)
         return HighLevelGraph.from_collections(self.name, self.layer, dependencies=dependencies)
+
+
+#: bytes of a chunk that is worth a step of its own: to copy fewer takes no longer than two more calls
+LEAST_CHUNK = 4 << 20
+
+
+def inside_first(tasks: Tasks, part: Slices) -> list[Slices]:
+    """A part of a convolution's output as what sees one chunk of NumPy alone, and what lies before and behind that.
+
+    The part itself where that does not spare a copy: it sees several chunks along several axes, or of zarr, or small ones.
+    """
+    image, call = tasks.operands[0], tasks.call
+    window = tasks.windows[image.name]
+    if call.function not in ("conv2d", "conv3d") or call.gpus is not None or window.source is not None:
+        return [part]
+    seen, _ = pieces.seen(tasks.problem, part)
+    chunks = [window.chunks(axis, s) for axis, s in enumerate(seen)]
+    cut = [axis for axis, found in enumerate(chunks) if len(found) > 1]
+    if len(cut) != 1 or not isinstance(image._meta, np.ndarray):
+        return [part]
+    axis = cut[0]
+    chunk = max(chunks[axis], key=lambda c: min(c[1], seen[axis].stop) - max(c[0], seen[axis].start))
+    size = (chunk[1] - chunk[0]) * math.prod(s.stop - s.start for i, s in enumerate(seen) if i != axis)
+    low, high = pieces.within(tasks.problem, axis, *chunk)
+    low, high = max(low, part[axis].start), min(high, part[axis].stop)
+    if size * image.dtype.itemsize < LEAST_CHUNK or 2 * (high - low) < part[axis].stop - part[axis].start:
+        return [part]
+    ranges = ((low, high), (part[axis].start, low), (high, part[axis].stop))
+    return [(*part[:axis], slice(*found), *part[axis + 1 :]) for found in ranges if found[0] < found[1]]
 
 
 def token(call: Call, operands: list[da.Array], filters: Filters | None, *more: Any) -> str:

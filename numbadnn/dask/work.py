@@ -139,8 +139,8 @@ class Step:
     piece: Piece
     places: Places
 
-    def __call__(self, blocks: list[list[Any]], filters: Any) -> Any:
-        """The piece. ``blocks``: for each block the arrays that its parts are of."""
+    def __call__(self, blocks: list[list[Any]], filters: Any, out: Any = None) -> Any:
+        """The piece. ``blocks``: for each block the arrays that its parts are of. ``out``: of a convolution, where it goes."""
         call, piece = self.call, self.piece
         if not piece.reads:
             return np.zeros(piece.shape, call.dtypes[-1], like=call.like)
@@ -158,7 +158,27 @@ class Step:
             if call.wide is not None:
                 whole = [block.astype(call.wide, copy=False) for block in whole]
             weights = [] if filters is None else [filters]
-            return placed(run(call, whole, weights, call.parameters(piece), lane), piece)
+            keywords = call.parameters(piece) if out is None else {**call.parameters(piece), "out": out}
+            return placed(run(call, whole, weights, keywords, lane), piece)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The task of a piece of a convolution in steps along an axis: most of it sees one chunk, which is not copied then.
+
+    ``puts``: where the result of each step lies in the piece. The first step is that of the chunk.
+    """
+
+    steps: tuple[Step, ...]
+    puts: tuple[Slices, ...]
+    shape: tuple[int, ...]
+
+    def __call__(self, blocks: list[list[list[Any]]], filters: Any) -> Any:
+        call = self.steps[0].call
+        result = _empty(self.shape, call.dtypes[-1], call.like, blocks[0][0])
+        for step, put, own in zip(self.steps, self.puts, blocks, strict=True):
+            step(own, filters, result[put])
+        return result
 
 
 def run(call: Call, blocks: list[Any], weights: list[Any], keywords: dict[str, Any], lane: Any) -> Any:

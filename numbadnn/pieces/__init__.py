@@ -15,10 +15,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from numbadnn.pieces.axes import Windows
 from numbadnn.pieces.call import Piece, Read, piece
 from numbadnn.pieces.geometry import geometry, ranges
 
-__all__ = ["Piece", "Read", "follow", "piece", "seen", "touched"]
+__all__ = ["Piece", "Read", "follow", "piece", "seen", "touched", "within"]
 
 Slices = tuple[slice, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -55,6 +56,21 @@ def touched(problem: Any, in_slice: Any) -> tuple[Slices, Pairs]:
     ((slice(0, 4, None), slice(0, 9, None)), ((1, 2), (1, 1)))
     """
     return _across(problem, "in_slice", in_slice, forward=False)
+
+
+def within(problem: Any, axis: int, start: int, stop: int) -> tuple[int, int]:
+    """(first, stop) of the outputs along a spatial axis that see elements start ... stop-1 of the image and no others.
+
+    Padding counts as none. Windows alone: TypeError for an upsampling.
+
+    >>> from numbadnn import cases
+    >>> within(cases.parse("conv2d x=float32:1x1x9x9 w=float32:1x1x3x3 pad=1,1,1,1"), 2, 0, 5)
+    (0, 4)
+    """
+    walk = dict(geometry(problem).axes)[axis]
+    if not isinstance(walk, Windows):
+        raise TypeError(f"problem: expected one of windows, got {problem}")
+    return walk.within(start, stop)
 
 
 def _across(problem: Any, name: str, slices: Any, forward: bool) -> tuple[Slices, Pairs]:

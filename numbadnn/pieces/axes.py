@@ -89,6 +89,17 @@ class Windows:
             return 0, 0, 0, 0
         return low, high, start - self.start(low), self.start(high - 1) + self.extent - stop
 
+    def within(self, start: int, stop: int) -> tuple[int, int]:
+        """(low, high): the outputs whose windows lie in elements start ... stop-1, or in them and padding beside them.
+
+        >>> Windows(size=8, count=8, taps=3, before=1).within(0, 4)
+        (0, 3)
+        """
+        low = -(-(start + self.before) // self.stride) if start else 0
+        high = (stop - self.extent + self.before) // self.stride + 1 if stop < self.size else self.count
+        low, high = max(low, 0), min(high, self.count)
+        return (low, high) if low < high else (0, 0)
+
     def forwards(self, edge: int) -> int:
         """The outputs that belong to the elements before ``edge``: output o to element ``o*stride``."""
         return min(self.count, -(-edge // self.stride)) if edge < self.size else self.count

@@ -18,6 +18,8 @@ import dask  # noqa: E402
 import numbadnn  # noqa: E402
 import numbadnn.dask as nd  # noqa: E402
 from numbadnn import config, reference  # noqa: E402
+from numbadnn.dask import graph  # noqa: E402
+from numbadnn.dask.work import Split  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import dask_problems  # noqa: E402
@@ -42,13 +44,52 @@ def test_chunks_have_the_bits_of_the_whole(family: str) -> None:
             assert dask_problems.same_bits(whole, lazy.compute(scheduler="threads", num_workers=2)), problem
 
 
-def test_channels_last_stay_last() -> None:
-    x, w = np.moveaxis(normal(2, 20, 18, 8), -1, 1), normal(4, 8, 3, 3)
+def test_a_chunk_and_its_border_are_computed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "LEAST_CHUNK", 0)
+    split = 0
     with numbadnn.using(determinism="batch_invariant"):
-        whole = numbadnn.conv2d(x, w, border_mode="half")
-        assert dask_problems.same_bits(
-            whole, nd.conv2d(da.from_array(x, chunks=(1, 8, 7, 9)), w, border_mode="half").compute()
-        )
+        for problem in itertools.islice(dask_problems.problems(8, [dask_problems.convolution]), 40):
+            whole, lazy = problem.undivided(), problem.divided()
+            split += any(isinstance(task[0], Split) for task in lazy.dask.layers[lazy.name].values())
+            assert dask_problems.same_bits(whole, lazy.compute(scheduler="threads", num_workers=2)), problem
+    assert split > 10
+
+
+def in_rows(x: np.ndarray, rows: int) -> Any:
+    """Chunks that are views; ``from_array`` would copy them, into C order."""
+    n, c, height, width = x.shape
+    chunks = {("rows", 0, 0, i, 0): x[:, :, rows * i : rows * i + rows] for i in range(height // rows)}
+    return da.Array(chunks, "rows", ((n,), (c,), (rows,) * (height // rows), (width,)), dtype=x.dtype)
+
+
+@pytest.mark.parametrize("unshared", [False, True])
+def test_large_chunks_are_not_copied(unshared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal(1, 4, 24, 20)
+    w = normal(3, 24, 20, 4, 3, 3) if unshared else normal(3, 4, 3, 3)
+    keywords: dict[str, Any] = {"border_mode": 1, "unshared": unshared}
+    whole, seen = numbadnn.conv2d(x, w, **keywords), []
+    monkeypatch.setattr(graph, "LEAST_CHUNK", 4 * 4 * 8 * 20)
+    y = nd.conv2d(in_rows(x, 8), w, **keywords)
+    compute = numbadnn.conv2d
+
+    def conv2d(block: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append((block.shape[2], np.shares_memory(block, x)))
+        return compute(block, *args, **kwargs)
+
+    monkeypatch.setattr(numbadnn, "conv2d", conv2d)
+    assert np.array_equal(y.compute(scheduler="sync"), whole)
+    assert sorted(seen) == [(3, False)] * 4 + [(8, True)] * 3
+
+
+@pytest.mark.parametrize("least", [0, 1 << 40])
+def test_channels_last_stay_last(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "LEAST_CHUNK", least)
+    x, w = np.moveaxis(normal(2, 21, 18, 8), -1, 1), normal(4, 8, 3, 3)
+    with numbadnn.using(determinism="batch_invariant"):
+        whole, y = numbadnn.conv2d(x, w, border_mode="half"), nd.conv2d(in_rows(x, 7), w, border_mode="half")
+    parts = [part.compute() for part in y.to_delayed().ravel()]
+    assert whole.strides[1] == 4 and all(part.strides[1] == 4 for part in parts)
+    assert np.array_equal(np.concatenate(parts, 2), whole)
 
 
 def test_filters_for_each_position() -> None:
@@ -185,9 +226,9 @@ def test_filters_are_one_key_whatever_the_chunks() -> None:
     w = normal(64, 32, 3, 3)
     y = nd.conv2d(da.zeros((1, 32, 40, 40), chunks=(1, 32, 4, 4), dtype="float32"), w)
     (optimised,) = dask.optimize(y)
-    graph = dict(optimised.__dask_graph__())
-    assert len(graph) > 100
-    assert sum(len(pickle.dumps(task)) > w.nbytes for task in graph.values()) == 1
+    tasks = dict(optimised.__dask_graph__())
+    assert len(tasks) > 100
+    assert sum(len(pickle.dumps(task)) > w.nbytes for task in tasks.values()) == 1
 
 
 def test_the_options_in_force_go_with_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

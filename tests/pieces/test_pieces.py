@@ -71,6 +71,19 @@ def test_what_is_touched_is_the_smallest_slice(walk: Any, data: Any) -> None:
     assert (low, high) == expected or (low == high and expected == (0, 0))
 
 
+@hypothesis.given(windows(), st.data())
+def test_what_lies_within_sees_nothing_else(walk: Any, data: Any) -> None:
+    start = data.draw(st.integers(0, walk.size - 1))
+    stop = data.draw(st.integers(start + 1, walk.size))
+    low, high = walk.within(start, stop)
+    for output in range(walk.count):
+        window = set(range(walk.start(output), walk.start(output) + walk.extent)) & set(range(walk.size))
+        # the window with the gaps between its taps; behind an end of the axis there is nothing to see
+        before, behind = walk.start(output) < start and start > 0, walk.start(output) + walk.extent > stop < walk.size
+        assert (low <= output < high) == (not before and not behind)
+        assert not low <= output < high or window <= set(range(start, stop))
+
+
 def pairs(axes: int) -> Any:
     return st.tuples(*[st.tuples(st.integers(0, 5), st.integers(0, 5))] * axes)
 

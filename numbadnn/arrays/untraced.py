@@ -1,4 +1,4 @@
-"""torch.compile and numbadnn's functions: one break in the graph a call, and nothing of ours is followed.
+"""torch.compile around numbadnn's functions: each call breaks the graph once, and none of our code is traced.
 
 The compiler reads two things. An attribute of a function says that it must not be inlined; a mark on its code says that
 neither it nor what it calls is looked at when it runs. The mark needs PyTorch. It is set when PyTorch's compiler is first

@@ -1,4 +1,4 @@
-"""What a user is told where something else runs than was asked for: one line, with what may be done about it."""
+"""The line that tells a user that something else runs than was asked for, and what can be done about it."""
 
 from __future__ import annotations
 

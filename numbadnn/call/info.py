@@ -1,4 +1,4 @@
-"""What is here: versions, GPUs, cuDNN and where it was looked for, every option and its origin, operations x backends."""
+"""``info``: versions, GPUs, cuDNN and where it was looked for, every option and its origin, operations x backends."""
 
 from __future__ import annotations
 

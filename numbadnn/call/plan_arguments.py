@@ -1,4 +1,4 @@
-"""What a kept Plan is called with: arrays, destinations and workspace that are not what it was made for are named."""
+"""Check what a kept Plan is called with: errors name the arrays, destinations or workspace that it was not made for."""
 
 from __future__ import annotations
 

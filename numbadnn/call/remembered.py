@@ -1,4 +1,4 @@
-"""What files remember of a problem, as a choice: the plan file's entry, the fastest of what was measured; and measuring now.
+"""A problem's choice as files remember it: the plan file's entry, or the fastest of what was measured; or measure now.
 
 An entry is followed only if everything that would refuse its implementation today still lets it pass; else there is a
 reason, and the dispatcher goes on as if there were no entry (or, where the plan file is strict, says so).

@@ -1,4 +1,4 @@
-"""Arrays that a problem sees in other axes than their own, in place: a line as an image of one row, any axis as the channels.
+"""Views of arrays whose axes a problem sees otherwise: a line as an image of one row, any axis as the channels.
 
 An axis of the problem is one of the array's axes, several of them that follow each other in memory, or one of size 1 that the
 array does not have: ``((0,), (1,), (), (2,))`` sees (N, C, L) as (N, C, 1, L), ``((0, 1), (2,))`` sees (A, B, C) as (A*B, C).

@@ -1,4 +1,4 @@
-"""What ``NUMBADNN_VERBOSE`` prints: one line a call, on the standard error, for the output is the program's own.
+"""What ``NUMBADNN_VERBOSE`` prints: one line a call, on standard error, because standard output belongs to the program.
 
 ``dispatch``: what ran and what decided it, for people. ``exec``: fields ``name=value``, quoted as a shell would, with the time
 and, last, the case, which ``numbadnn explain``, ``validate``, ``bench`` and ``tune`` take back as an argument. ``all``: both.

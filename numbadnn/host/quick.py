@@ -1,4 +1,4 @@
-"""Numba's compiler without what it does again and again: the same code in less time.
+"""Numba's compiler for the host without repeated work: the same code in less time.
 
 For each statement Numba enters a context for the text of an error, sets filters of warnings, and looks through all that the
 statement is made of for variables. It types each ``a + b`` as if it had never seen one, and asks LLVM for the size of a pointer

@@ -1,4 +1,4 @@
-"""Which names a kept build takes from elsewhere, and whether this process has them: LLVM ends one that loads an unknown name.
+"""Which names a kept build takes from elsewhere, and whether this process has them: LLVM ends a process that lacks one.
 
 A process may lack what another had: a build that calls Intel's SVML, say, where that was removed.
 """

@@ -1,4 +1,4 @@
-"""Convolutions with filters of their own for each place of the result."""
+"""Convolutions with filters of their own for each position of the result."""
 
 from __future__ import annotations
 

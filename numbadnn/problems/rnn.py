@@ -1,4 +1,4 @@
-"""Recurrent networks: the problem. The two operations on arrays are in ``rnn_functions``, ``RNNBlock`` in ``rnn_block``.
+"""Recurrent networks: the problem. The two operations are in ``ops/rnn_functions.py``, ``RNNBlock`` in ``ops/rnn_block.py``.
 
 The lengths of sequences are integers of the host and part of the problem: cuDNN's descriptors want them there, and
 every backend can then prepare for them once. What a gradient needs of its forward pass, the *reserve*, is a flat array

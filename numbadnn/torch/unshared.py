@@ -1,4 +1,4 @@
-"""Convolutions with filters of their own for each place of the result: locally connected layers."""
+"""Convolutions with filters of their own for each position of the result: locally connected layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient of the images where filters are larger than what they were moved over: filters and gradient change roles.
+"""The gradient of the images where filters have few positions: filters and gradient exchange their roles.
 
 ``dx[i] = sum over p of dy[p] * w[i + pad - p * stride]``. Taken tap by tap, most products are with positions outside of y:
 a filter of n x n over one position costs n**4 for n**2. Taken position by position, the filters are the image that is read,

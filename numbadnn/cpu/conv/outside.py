@@ -1,4 +1,4 @@
-"""The gradient of the images where filters are infinite: no product with a position outside y, for there is none.
+"""The gradient of the images where filters are infinite: a position outside y gives no product, so it must give no NaN.
 
 The products of ``gather.py`` and ``conv/last/last.py`` meet zeros there, and zero times infinity is NaN. (Forward they
 are the image's padding and part of the sum.) Loading this module imports Numba.

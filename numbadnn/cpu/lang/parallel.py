@@ -1,4 +1,4 @@
-"""The one door by which parallel regions are entered.
+"""Run parallel regions of the CPU's kernels. This is the only way into them.
 
 A kernel here is a plain function whose outer loop is ``for tid in prange(threads)``. It is compiled twice from the same
 source, on first need: parallel, and serial (where ``prange`` is ``range``). ``Kernel.__call__`` picks:

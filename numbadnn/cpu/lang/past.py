@@ -1,4 +1,4 @@
-"""Stores past the caches, for results that exceed them: memory need not bring in what is overwritten.
+"""Non-temporal stores, for results that exceed the caches: memory is not read where it is overwritten.
 
 Only whole vectors go so, to multiples of 64 bytes or, where they are shorter, of their own size; and what was written in this way
 is there for other threads after ``settle``. Loading this module imports Numba.

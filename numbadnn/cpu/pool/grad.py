@@ -1,4 +1,4 @@
-"""The gradient of pooling on strided memory, which gathers what each element of the image is given: jobs, and sums of shares.
+"""The gradient of pooling on strided memory: each element of the image gathers what the windows that reach it give.
 
 Two steps, in the two shapes of loop of ``loops.py`` (``grad_rows.py``, ``grad_cells.py``). For a row of windows,
 ``windows`` keeps each one's share (dy, divided for averages) and, of a maximum, the number within the window of the element

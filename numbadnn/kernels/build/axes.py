@@ -1,4 +1,4 @@
-"""How operands lie in memory: axes that follow each other in all of them are one, and neighbours are one access."""
+"""Fold axes that follow each other in the memory of all operands into one, and find the widest access to neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numba's compiler without what it does again and again: the same code, to the byte, in less than half of the time.
+"""Numba's compiler without repeated work: the same code, to the byte, in less than half of the time.
 
 Our kernels are hundreds of small functions written into one (``inline="always"``): thousands of statements in hundreds of
 blocks. numba-cuda 0.30 looks at all of them for every variable, copies a function's names with every block of it, repeats

@@ -1,4 +1,4 @@
-"""Passes of numba-cuda 0.30 that give what they gave, without walking every block for every variable (see ``compile.py``)."""
+"""Passes of numba-cuda 0.30 with the same results, which do not walk every block for every variable (see ``compile.py``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer in any batch by the same kernel: a batch that the kernel does not take as it lies is copied, or computed in parts.
+"""Run a layer of any batch by the same kernel: a batch that the kernel cannot take as it is gets copied, or computed in parts.
 
 What a kernel takes may depend on how many images there are (their offsets fit 32 bits), on the step between them and on their
 address. Under ``batch_invariant`` one image, packed and aligned, decides: it is what every batch can be brought to.

@@ -1,4 +1,4 @@
-"""``numba.patches``: windows that do not overlap, far apart or of few channels: patch embeddings, as a product over a matrix.
+"""``numba.patches``: convolutions whose windows do not overlap (patch embeddings), as a product with the matrix of windows.
 
 A pixel belongs to one window at most, so the matrix of windows (im2col) is no larger than the images. It is written for the
 whole batch, with the pixels of a window next to each other. Then it is multiplied like 1x1 filters: by ``numba.implicit_gemm``

@@ -1,4 +1,4 @@
-"""``numba.pointwise``: filters of one tap on images whose pixels follow each other in memory (NCHW), as a product an image.
+"""``numba.pointwise``: convolutions of NCHW images with filters of one tap, as one matrix product for each image.
 
     y[n] = W x[n],  W (K, C), x[n] (C, pixels), y[n] (K, pixels)        the gradient of the image: x[n] = W' y[n]
 

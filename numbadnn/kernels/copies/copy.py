@@ -1,4 +1,4 @@
-"""Copy with padding, cropping, new strides or another dtype; fill; scale: what surrounds an operation on the GPU.
+"""Copies with padding, cropping, new strides or another dtype, fills and scaling, around the operations on the GPU.
 
 Each ``plan_`` function prepares one launch for one device and thread and returns a function of addresses and a stream. Axes
 that lie together in memory are folded into one, and where all is aligned a copy moves 16 bytes a thread. A change of layout,

@@ -1,4 +1,4 @@
-"""Operands of any strides and alignment for code that wants them packed: copies in, copies out, in the workspace.
+"""Packed copies in the workspace of operands of any strides and alignment, for kernels that need them packed.
 
 Recurrent networks spend their time in products; the copy of an operand with gaps costs little beside them, and is a
 fact of the plan that ``explain`` shows.

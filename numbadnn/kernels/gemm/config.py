@@ -1,4 +1,4 @@
-"""Which kernel and which tiles a matrix product gets, for a GPU of a compute capability; c is packed along n, if along either."""
+"""Which kernel and which tiles compute a matrix product on a GPU. C is packed along n, if along either axis."""
 
 from __future__ import annotations
 

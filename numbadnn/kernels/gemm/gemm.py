@@ -1,4 +1,4 @@
-"""C = alpha * A * B + beta * C on the GPU, for other kernels to stand on: any sizes, strides, batch, a fixed order of sums.
+"""C = alpha * A * B + beta * C on the GPU, for other kernels to use: any sizes, strides and batch, sums in a fixed order.
 
 ``plan_gemm(problem, device)`` gives an Executable on raw addresses. Three kernels: ``device/wgmma.py`` for float16, bfloat16 and
 TF32 on Hopper, fed by TMA; ``device/async_.py`` for float32 and float64, by fused multiply-adds or by warp-wide tensor-core

@@ -1,4 +1,4 @@
-"""Elements of 16-byte accesses kept as they lie in memory until they are needed: a load that is under way holds few registers.
+"""Loads that leave elements as raw words until they are needed, so that a load under way holds few registers.
 
 A value that is converted where it is loaded is waited for there, inside whatever branch the load stands in. These intrinsics
 part the two: ``load_words`` fills 32-bit words, ``widen`` makes values of them later.

@@ -1,4 +1,4 @@
-"""What the threads of a warp tell each other, beside the twins for the simulator, which has no warps: its threads meet."""
+"""How the threads of a warp exchange values. The simulator has no warps: there all threads of a block meet instead."""
 
 from __future__ import annotations
 

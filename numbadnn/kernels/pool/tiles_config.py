@@ -1,4 +1,4 @@
-"""What ``tiles.py`` and the kernels of tiles know of each other: the configuration, and what follows from it."""
+"""The configuration of ``tiles.py`` and its kernels, and what follows from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What some lines of output pixels see of an image whose channels are neighbours, laid out with its padding, and where it lies.
+"""The part of a channels-last image that some lines of outputs see, copied with its padding, and where each pixel lies in it.
 
 A box is [slice][row][column][channel], for each image that lines belong to one. Loading this module imports Numba.
 """

@@ -1,4 +1,4 @@
-"""Rows of pixels to and from the planes of ``thin.py``: as they lie, turned, or with channels in the lanes of vectors.
+"""Rows of pixels to and from the planes of ``thin.py``: as they lie, transposed, or with channels in the lanes of vectors.
 
 What is fetched is followed by zeros, up to a whole vector of them. Loading this module imports Numba.
 """

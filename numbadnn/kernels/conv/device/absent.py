@@ -1,8 +1,7 @@
-"""Sums of the images' gradient that are NaN, where zeros were multiplied that stand for no term.
+"""Recompute sums of the images' gradient that are NaN because a filter's infinity met a zero that stands for no term.
 
-Where no output lies, kernels multiply filters by zeros: that is quick, and right but for a filter's infinity or NaN, of which a
-zero makes NaN. A sum that is NaN is added anew from the terms that there are, one by one. Slow, and rarely taken: what it costs
-else is a comparison of each sum.
+Where no output lies, kernels multiply filters by zeros. That is quick, and right unless a filter is infinite or NaN: zero times
+infinity is NaN. A sum that is NaN is computed anew, term by term. That is slow and rare; otherwise it costs a comparison a sum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""In what blocks ``numba.grouped_halves`` divides its work, and what each has of registers and shared memory."""
+"""How ``numba.grouped_halves`` divides its work into blocks, and which registers and shared memory each block has."""
 
 from __future__ import annotations
 

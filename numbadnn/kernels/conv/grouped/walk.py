@@ -1,4 +1,4 @@
-"""How ``numba.grouped_halves`` walks an image: what each result meets of it, along each axis, in which phase.
+"""How ``numba.grouped_halves`` walks an image: which pixels each result needs along each axis, and in which phase.
 
 A gradient of strides is computed in phases: results whose coordinates leave the same remainders meet the same taps, and are
 a convolution without stride of their own. ``Axis`` says where these begin, for each of at most two phases.

@@ -1,4 +1,4 @@
-"""``numba.grouped_halves`` with respect to the filters: sums over shares of the positions, and their sum."""
+"""``numba.grouped_halves`` for the filters: each block sums some of the positions, and a second kernel adds these sums."""
 
 from __future__ import annotations
 

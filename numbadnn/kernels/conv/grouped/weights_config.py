@@ -1,4 +1,4 @@
-"""In what blocks ``numba.grouped_halves`` divides the gradient of the filters, and what each has of shared memory."""
+"""How ``numba.grouped_halves`` divides the gradient of the filters into blocks, and which shared memory each block has."""
 
 from __future__ import annotations
 

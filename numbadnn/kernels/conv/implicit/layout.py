@@ -1,4 +1,4 @@
-"""Images that the copy engine cannot read, or the result where it is not channels-last: copies around the implicit GEMM.
+"""Copies around an implicit GEMM, where the copy engine cannot read an image or the result is not channels-last.
 
 ``readable`` is the same problem on images whose channels lie together and whose pixels start at multiples of 16 bytes; those that
 do not are buffers in the workspace, behind what the product itself needs. ``around`` makes an Executable of both.

@@ -1,4 +1,4 @@
-"""``numba.implicit_gemm`` with respect to the filters: partial sums over shares of the pixels, and their sum."""
+"""``numba.implicit_gemm`` for the filters: each block sums some of the pixels, and a second kernel adds these sums."""
 
 from __future__ import annotations
 

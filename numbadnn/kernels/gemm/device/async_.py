@@ -1,4 +1,4 @@
-"""The matrix product of numbers that need no conversion: tiles of A and B copied to shared memory by the side, as they lie.
+"""The matrix product of numbers that need no conversion: asynchronous copies bring tiles of A and B to shared memory.
 
 Float32 by fused multiply-adds or TF32, float64 by tensor cores. A ring of ``stages`` pairs of tiles is filled by asynchronous
 copies (16 bytes each, or single numbers where sizes or strides are odd) while the oldest pair is multiplied

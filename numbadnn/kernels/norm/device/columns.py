@@ -1,4 +1,4 @@
-"""Batch normalization where neighbours in memory are channels (NHWC, per-activation): a thread takes some, row by row.
+"""Batch normalization where neighbours in memory are channels (NHWC, per-activation): a thread takes a few, row by row.
 
 Blocks are (group of channels, some batches of rows), groups next to each other: every ``parts``-th batch where they reduce, so
 that all together walk memory from end to end, neighbouring *batches* where they write. The walk that writes goes backwards and

@@ -1,4 +1,4 @@
-"""What a batch normalization computes once a channel: the parts of its reduction joined, statistics, gradients, coefficients.
+"""What a batch normalization computes once for each channel: joined parts of its reduction, statistics, gradients, coefficients.
 
 The workspace, in the accumulator's type, each row as long as there are channels: 3 * parts rows of parts (counts, means, M2; or
 three sums), the origin that means are relative to, and the four rows of coefficients of the walk that follows. Last, of training,

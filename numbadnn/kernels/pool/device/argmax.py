@@ -1,4 +1,4 @@
-"""Which element of each window is its first maximum, by tiles: a byte a window, for ``device/maxima_grad.py``.
+"""Write which element of each window is its first maximum, one byte for each window, for ``device/maxima_grad.py``.
 
 A thread looks at the windows of ``rows`` x ``columns`` outputs, from the last element to the first, so that the last to be at
 least the best so far is the first of equals, and a NaN, always taken, stays until an earlier one is. Of a row it finds the best

@@ -1,4 +1,4 @@
-"""Which element of each window of 16-bit numbers is its first maximum: one integer maximum finds value and place.
+"""Find the first maximum of each window of 16-bit numbers: one maximum of integer keys gives value and place at once.
 
 An element becomes a key: an int32 whose upper half orders as the number does (NaN above all, -0 as 0) and whose lower half is
 larger for earlier places of the tile. As ``device/argmax.py`` otherwise; what lies outside the image is what is nearest inside,

@@ -1,4 +1,4 @@
-"""The maxima of a row of windows, and who gets their gradients, in as few instructions as a GPU has for it.
+"""Find the maxima of a row of windows and add their gradients to the elements that have them, in few instructions.
 
 An element is its window's first maximum if it has the maximum's bits and none before it has: one comparison, which makes two
 predicates, "here" and "not yet", and one addition under the first.

@@ -1,4 +1,4 @@
-"""How a thread of ``device/walk.py`` reads its columns of a row: where they are, what lies there as it is, and as numbers.
+"""How a thread of ``device/walk.py`` reads its columns of a row, first as raw words, then as numbers.
 
 What a row holds stays raw until it is needed, so that reading it can begin a step earlier. Numbers of x become such that equal
 ones have equal bits: -0 becomes 0, and there is one NaN.

@@ -1,4 +1,4 @@
-"""The gradient of maxima of packed images, by tiles, in gather form: an element adds up what the windows that chose it give.
+"""The gradient of maxima of packed images, by tiles: each element adds up what the windows that chose it give.
 
 Where windows overlap or leave the image, ``device/argmax.py`` has written which element each of them chose (``pool_grad``);
 elsewhere a thread finds that out itself (``fused``). Windows outside the output give nothing; no atomics, and an element adds

@@ -1,4 +1,4 @@
-"""Between memory and the words of ``device/walk_pairs.py``: rows of two planes paired, sums rounded and parted again.
+"""Conversions between memory and the words of ``device/walk_pairs.py``: rows of two planes are paired, sums rounded and parted.
 
 Where channels are last, a word is what lies in memory. In C order it holds a column's number of one plane in its lower half and
 that of another plane in its upper half.

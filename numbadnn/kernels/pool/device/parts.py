@@ -1,4 +1,4 @@
-"""What the kernels of tiles have in common: reading and writing a row of a tile, which tile is a thread's, shares of averages."""
+"""Parts of the kernels in tiles: reading and writing a row, finding a thread's tile, each window's share of an average."""
 
 from __future__ import annotations
 

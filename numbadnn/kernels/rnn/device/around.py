@@ -1,4 +1,4 @@
-"""What stands around the steps of a recurrent layer: the biases' gradients, an input that skips its product, lengths."""
+"""Small kernels around the steps of a recurrent layer: gradients of biases, an input that skips its product, lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which points lie in each cell of an image, in the order of the points: what the gradient in the image gathers from.
+"""Sort points into the cells of an image, in the order of the points: the gradient in the image gathers from these lists.
 
 Every cell (row -1 ... H-1, column -1 ... W-1) gets a stretch of records; the stretches of a row of cells follow each other, and
 ``starts`` holds where each begins, W + 2 numbers a row. ``count`` counts the points of each cell (integer atomics), ``scan``

@@ -1,4 +1,4 @@
-"""Which points lie in each cell of an image of few points, in one launch: what ``device/bins.py`` makes in five.
+"""Sort points into the cells of an image in one launch, where there are few points: ``device/bins.py`` takes five.
 
 A block has ``rows`` rows of cells and looks at all points of its image. Counts and lists stay in shared memory, the cell and
 rank of each of a thread's points in registers. The block's stretch begins behind as many records as there are points in the

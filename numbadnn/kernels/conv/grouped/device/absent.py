@@ -1,4 +1,4 @@
-"""The images' gradient of ``device/grouped.py`` where sums are NaN: see ``conv/device/absent.py``."""
+"""Recompute sums of the images' gradient of ``device/grouped.py`` that are NaN: see ``conv/device/absent.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each position of a block of ``numba.grouped_halves`` is read and written, and its results on their way to memory."""
+"""The epilogue of ``numba.grouped_halves``: where each position of a block is read and written, and how results reach memory."""
 
 from __future__ import annotations
 

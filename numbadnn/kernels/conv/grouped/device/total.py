@@ -1,4 +1,4 @@
-"""The sum over shares of the gradient of filters with few channels a group, in the order of the shares."""
+"""Add the partial sums of the gradient of filters with few channels a group, in a fixed order."""
 
 from __future__ import annotations
 

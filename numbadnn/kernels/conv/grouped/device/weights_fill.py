@@ -1,4 +1,4 @@
-"""What a block of ``device/weights.py`` writes into shared memory itself: images of few channels, a table of places."""
+"""What a block of ``device/weights.py`` writes into shared memory itself: images of few channels, a table of positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One result of the images' gradient of ``to_image.py`` and ``to_image_halves.py`` anew, for ``conv/device/absent.py``."""
+"""Recompute one result of the images' gradient of ``to_image.py`` or ``to_image_halves.py``: see ``conv/device/absent.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A first layer's convolution: pairs of pixels with room for four channels each, read by ldmatrix as they lie.
+"""The convolution of a network's first layer: a pixel has four channels in shared memory, and ldmatrix reads two pixels at once.
 
     shared   [row][pixel][4] of the image; the same once more with each even pixel zero where windows begin at an odd one,
              with each odd one zero where they end at an even one: what no window meets is multiplied by nothing

@@ -1,4 +1,4 @@
-"""Convolutions into few channels: every thread a patch of the result, the other image's channels through shared memory.
+"""Convolutions into few channels: each thread computes a patch of the result; the source's channels come through shared memory.
 
 A block has 16 x 8 threads, a thread ROWS x (COLUMNS * stride) results in every channel. Of the source a block copies the part
 behind all its patches, ``chunk`` channels at a time, into one of two buffers while it multiplies out of the other:

@@ -1,4 +1,4 @@
-"""Convolutions of 16-bit types into few channels: products of 16 positions, 16 channels of the source and the image's channels.
+"""Convolutions of 16-bit types into few channels: products of 16 positions, 16 channels of the source and the result's channels.
 
     shared   [row][column][channels] of the source behind a tile, zeros outside; sums of the warps that share its channels
     a        16 neighbouring positions and 16 channels of one place behind them, read once by ldmatrix

@@ -1,4 +1,4 @@
-"""Whole-number arithmetic that the implicit-GEMM kernels share: shares of steps, places in the walk, taps that meet a phase.
+"""Index arithmetic of the implicit-GEMM kernels: which steps a block takes, where it is in its walk, which taps a phase has.
 
 What depends on the number of spatial axes is made for it when a kernel is built. Tuples have the axes in the order of memory,
 so that [-1] is along rows and [-2] across them; with three axes [0] is the one before them (``back``).

@@ -1,4 +1,4 @@
-"""What stands before and after an implicit GEMM: filters rearranged for the copy engine, and partial sums added up."""
+"""The kernels before and after an implicit GEMM: one rearranges filters for the copy engine, one adds partial sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images' gradient of ``device/tiles.py`` where sums are NaN: from the terms that the tables name, one by one.
+"""Recompute sums of ``device/tiles.py`` that are NaN in the images' gradient, from the terms that the tables name, one by one.
 
 See ``conv/device/absent.py``. A tile multiplies zeros where a row meets no output, which are no terms. Where nothing is added to,
 results are looked at once more when they are written, and the registers of sums are free.

@@ -1,4 +1,4 @@
-"""What becomes of the sums of ``device/tiles.py``: written to the result, or as partial sums that ``total`` adds.
+"""The epilogue of ``device/tiles.py``: sums are written to the result, or as partial sums that ``total`` adds.
 
 A row's place in the result is the third number of its table entry. A thread writes some neighbours at a time, along
 rows of the product or along its columns, whichever follow each other in memory. Where rows do, but not in vectors that

@@ -1,4 +1,4 @@
-"""What a block of ``device/tiles.py`` does with a pair of tiles in shared memory: every thread or warp adds its products.
+"""The products of ``device/tiles.py``: each thread or warp multiplies its part of a pair of tiles in shared memory.
 
 Tiles lie as [term][row] and [term][column], or as [row][term] where terms were read in vectors.
 ``multiply(sums, shared, a_at, b_at)`` takes their addresses; all it reads lies at constants from a thread's own place,

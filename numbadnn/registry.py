@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.host.undisturbed import load_numba, undisturbed
+from numbadnn.host.undisturbed import undisturbed
 from numbadnn.problem import Policy
 
 #: backend -> where the module of a family lies that registers it
@@ -206,8 +206,6 @@ def check_fields(problem: Any) -> None:
 
 def plan(impl: Impl, problem: Any, policy: Policy, config: Any) -> Executable:
     """``impl.plan``, which may import and compile, as a whole: nothing breaks it off half way."""
-    if impl.backend != "cpu":  # whose plans import it where they need it (cpu/lang/later.py)
-        load_numba()
     with undisturbed():
         return impl.plan(problem, policy, config)
 

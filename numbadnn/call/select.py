@@ -16,9 +16,9 @@ from typing import Any
 
 from numbadnn import config
 from numbadnn.config import BACKENDS, Options
-from numbadnn.errors import BackendUnavailableError, NotSupportedError, Refusal, is_passing, warn
+from numbadnn.errors import BackendUnavailableError, NotSupportedError, Refusal, warn
 from numbadnn.host import log
-from numbadnn.host.undisturbed import imported, load_numba
+from numbadnn.host.undisturbed import imported
 from numbadnn.kept import errata, shipped_errata
 from numbadnn.problem import Policy
 from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, accuracy_of, implementations
@@ -72,13 +72,9 @@ def unavailable(backend: str, device: int) -> str:
             return "the CUDA simulator has no cuDNN"
         state = cudnn.available()
         return "" if state else state.reason
-    try:
-        load_numba(cuda=True)
-    except Exception as error:  # an import can fail in many ways; each is a reason
-        if is_passing(error):
-            raise
-        return f"numba-cuda cannot be imported: {error}"
-    return ""
+    from numbadnn.kernels.build import support
+
+    return support.compiler_reason()
 
 
 def left_out(impl: Impl, options: Options) -> str:

@@ -7,9 +7,8 @@
     issue(stream, x, y)
 
 Integers and doubles travel in registers of their own (System V x86-64, AAPCS64), so a function's doubles can be handed
-over before its integers, and words that it has no parameter for are never looked at: one shim serves every prototype of
-at most 18 integers and 2 doubles. The handle comes first in each and is
-added here. Importing this module imports Numba: import it inside functions.
+over before its integers, and words that it has no parameter for are never looked at: one shim (``_compiled.call_c``) serves
+every prototype of at most 18 integers and 2 doubles. The handle comes first in each and is added here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numbadnn.cudnn import _shim, lib
-from numbadnn.host.hostcall import call_address, entry_point, kept, load_f64, load_u64, store_u64
+from numbadnn.host.entry import address_of, entry
 
 MOST_WORDS, MOST_REALS, MOST_POINTERS = 18, 2, 8
 
@@ -52,11 +51,11 @@ def prepare(
 
     with _context.ensure_context(device):
         handle = lib.handle(library, device)
-    current = ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0
+    current = address_of(_driver.library(), "cuCtxGetCurrent")
     words = (handle.value, *arguments)
     table = table_of(current, _context.primary_context(device), library.address(function), words, reals)
     count = sum(isinstance(w, _Pointer) for w in words)
-    start, shim, rest = ctypes.addressof(table), entry_point(call_c), (0,) * (MOST_POINTERS - count)
+    start, shim, rest = ctypes.addressof(table), entry(_shim.COMPILED, "call_c"), (0,) * (MOST_POINTERS - count)
 
     # the default keeps alive what the table points to
     def issue(stream: int, *addresses: int, _keep: Any = (table, keep)) -> None:
@@ -82,38 +81,3 @@ def table_of(
     for i, w in enumerate(words):
         table[_VALUES // 8 + i] = w
     return table
-
-
-@kept("int64(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
-def call_c(table, p0, p1, p2, p3, p4, p5, p6, p7):
-    """0, WRONG_CONTEXT, or step * 2**32 + status as in ``_shim.STEPS``."""
-    code = _shim._check_context(table)
-    if code != 0:
-        return code
-    pointers = (p0, p1, p2, p3, p4, p5, p6, p7)
-    for i in range(load_u64(table + _COUNT)):
-        store_u64(table + load_u64(table + (_PLACES + 8 * i)), pointers[i])
-    status = call_address(
-        load_u64(table + _FUNCTION),
-        load_f64(table + _REALS),
-        load_f64(table + (_REALS + 8)),
-        load_u64(table + _VALUES),
-        load_u64(table + (_VALUES + 8)),
-        load_u64(table + (_VALUES + 16)),
-        load_u64(table + (_VALUES + 24)),
-        load_u64(table + (_VALUES + 32)),
-        load_u64(table + (_VALUES + 40)),
-        load_u64(table + (_VALUES + 48)),
-        load_u64(table + (_VALUES + 56)),
-        load_u64(table + (_VALUES + 64)),
-        load_u64(table + (_VALUES + 72)),
-        load_u64(table + (_VALUES + 80)),
-        load_u64(table + (_VALUES + 88)),
-        load_u64(table + (_VALUES + 96)),
-        load_u64(table + (_VALUES + 104)),
-        load_u64(table + (_VALUES + 112)),
-        load_u64(table + (_VALUES + 120)),
-        load_u64(table + (_VALUES + 128)),
-        load_u64(table + (_VALUES + 136)),
-    )
-    return (_shim.C_CALL << 32) + status if status != 0 else 0

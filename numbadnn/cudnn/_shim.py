@@ -1,14 +1,12 @@
-"""The compiled host function that executes a graph plan: one entry from Python, GIL released, six C calls inside.
+"""What a compiled host function that executes a graph plan reads and returns: one entry from Python, six C calls inside.
 
 Everything that stays the same between calls lies in a *table* of 64-bit words that the plan owns (one plan, one
 thread): the addresses of the C functions, the CUDA context they need, handle, descriptors and scratch. A call brings
 the pointers. A variant pack cannot be changed once finalised, so each execution makes a fresh one and destroys it, also
 after an error.
 
-Every shim (``call_c`` of ``_call.py`` too) first asks cuCtxGetCurrent. Where another context is current it does nothing and
-returns WRONG_CONTEXT. Otherwise the result is 0 for success or ``step * 2**32 + status``, the step being an index into STEPS.
-An execution that went well into a stream being captured returns CAPTURED: the CUDA graph refers to what the plan owns on
-the device, so that ``recover`` keeps the plan for the life of the process.
+The function is in ``_compiled.py``. CAPTURED, its result for a stream being captured, says that the CUDA graph refers to what
+the plan owns on the device, so that ``recover`` keeps the plan for the life of the process.
 """
 
 from __future__ import annotations
@@ -16,12 +14,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 
-from numba import int32
-
 from numbadnn.cudnn._enums import Attr, DescriptorType, Type
 from numbadnn.cudnn.lib import Library
 from numbadnn.errors import NumbaDNNError
-from numbadnn.host.hostcall import call_address, kept, load_u32, load_u64, store_u64
+
+#: the module of the compiled functions that call cuDNN
+COMPILED = "numbadnn.cudnn._compiled"
 
 WRONG_CONTEXT, CAPTURED = -1, -2
 
@@ -96,61 +94,3 @@ def failure(library: Library, code: int, what: str) -> NumbaDNNError:
     if step == 0:
         return NumbaDNNError(f"{what}: {STEPS[0]} failed with CUDA error {status}")
     return library.error(what if step == C_CALL else f"{what}: {STEPS[step]}", status)
-
-
-@kept("int64(int64)")
-def _check_context(table):
-    status = call_address(load_u64(table + _CURRENT), table + _CONTEXT_OUT)
-    if status != 0:
-        return status
-    if load_u64(table + _CONTEXT_OUT) != load_u64(table + _CONTEXT):
-        return -1
-    return 0
-
-
-@kept("int64(int64, int64, int64)")
-def _fill_and_run(table, pack, workspace):
-    """Steps 2 to 6 of an execution; the caller destroys the pack."""
-    setter = load_u64(table + _SET)
-    store_u64(table + _WORKSPACE, workspace)
-    status = call_address(setter, pack, int32(_UNIQUE_IDS), int32(_INT64), 3, table + _UIDS)
-    if status != 0:
-        return (2 << 32) + status
-    status = call_address(setter, pack, int32(_DATA), int32(_VOID_PTR), 3, table + _POINTERS)
-    if status != 0:
-        return (3 << 32) + status
-    status = call_address(setter, pack, int32(_SPACE), int32(_VOID_PTR), 1, table + _WORKSPACE)
-    if status != 0:
-        return (4 << 32) + status
-    status = call_address(load_u64(table + _FINALIZE), pack)
-    if status != 0:
-        return (5 << 32) + status
-    status = call_address(load_u64(table + _EXECUTE), load_u64(table + _HANDLE), load_u64(table + _PLAN), pack)
-    if status != 0:
-        return (6 << 32) + status
-    return 0
-
-
-@kept("int64(int64, int64, int64, int64, int64, int64)")
-def execute_plan(table, workspace, a, b, c, stream):
-    """Execute a graph plan on three tensors; see graph_table. ``stream`` is the one the handle has, to be asked about."""
-    code = _check_context(table)
-    if code != 0:
-        return code
-    store_u64(table + _POINTERS, a)
-    store_u64(table + (_POINTERS + 8), b)
-    store_u64(table + (_POINTERS + 16), c)
-    status = call_address(load_u64(table + _CREATE), int32(_KIND), table + _PACK)
-    if status != 0:
-        return (1 << 32) + status
-    pack = load_u64(table + _PACK)
-    code = _fill_and_run(table, pack, workspace)
-    status = call_address(load_u64(table + _DESTROY), pack)
-    if code == 0 and status != 0:
-        return (7 << 32) + status
-    is_capturing = load_u64(table + _IS_CAPTURING)
-    if code == 0 and is_capturing != 0:
-        status = call_address(is_capturing, stream, table + _CAPTURING_OUT)
-        if status == 0 and load_u32(table + _CAPTURING_OUT) != 0:
-            return -2
-    return code

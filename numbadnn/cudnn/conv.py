@@ -165,11 +165,11 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
     from numbadnn.cudnn.graph.plan import UID
     from numbadnn.gpu import context as _context
     from numbadnn.gpu import driver as _driver
-    from numbadnn.host.hostcall import entry_point
+    from numbadnn.host.entry import address_of, entry
 
     inputs, output = problem.input_names, problem.output_name
     library, handle, descriptor = prepared.library, prepared.handle, prepared.candidate.plan
-    current = ctypes.cast(_driver.library().cuCtxGetCurrent, ctypes.c_void_p).value or 0
+    current = address_of(_driver.library(), "cuCtxGetCurrent")
     words = _shim.graph_table(
         library,
         current,
@@ -177,9 +177,9 @@ def _engine_call(problem: ConvProblem, device: int, prepared: _Prepared) -> Call
         handle.value,
         descriptor.pointer,
         [UID[name] for name in (*inputs, output)],
-        ctypes.cast(_driver.library().cuStreamIsCapturing, ctypes.c_void_p).value or 0,
+        address_of(_driver.library(), "cuStreamIsCapturing"),
     )
-    table, execute, what = ctypes.addressof(words), entry_point(_shim.execute_plan), problem.op
+    table, execute, what = ctypes.addressof(words), entry(_shim.COMPILED, "execute_plan"), problem.op
 
     # the defaults keep alive what the table points to
     def issue(stream: int, a: int, b: int, out: int, workspace: int = 0, _keep: Any = (words, descriptor)) -> None:

@@ -17,7 +17,6 @@ Importing this module imports Numba: import it inside functions. Nothing here ch
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -31,10 +30,16 @@ from numbadnn.host.undisturbed import undisturbed
 
 
 def kept(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``@njit`` of one signature that holds no GIL and is kept on disk, as long as this file and its own are what they are."""
+    """``@njit`` of one signature that holds no GIL and is kept on disk, as long as this file and its own package are as they are.
+
+    ``_nrt=False``: it takes numbers alone, and its machine code needs nothing of Numba's runtime.
+    """
 
     def build(body: Callable[..., Any]) -> Any:
-        made = compiled(body, sources.modules(__name__, body.__module__), nogil=True, **options)
+        package, dot, _ = body.__module__.rpartition(".")
+        around = sources.package(package) if dot else sources.modules(body.__module__)
+        stamp = around and sources.modules(__name__) + around
+        made = compiled(body, stamp, nogil=True, _nrt=False, **options)
         with undisturbed():
             made.compile(signature)
             made.disable_compile()
@@ -100,16 +105,3 @@ store_f64 = _storer(types.float64)
 load_u64 = _loader(types.uint64)
 load_u32 = _loader(types.uint32)
 load_f64 = _loader(types.float64)
-
-
-def entry_point(function: Any) -> Callable[..., int]:
-    """The compiled function of a ``@njit`` with one signature, without the dispatcher, which costs a tenth of a microsecond."""
-    (signature,) = function.signatures
-    return function.overloads[signature].entry_point
-
-
-def address_of(library: ctypes.CDLL, name: str) -> int:
-    """The address of the C function ``name`` of a loaded library; AttributeError where it has none."""
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    assert address is not None
-    return address

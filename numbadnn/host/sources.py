@@ -28,8 +28,12 @@ _NOT_OF_CODE = re.compile(
     r"(CUDA_(LOG|WARN|LOW_|DEALLOCS|MEMORY_MANAGER|VERBOSE|DRIVER|MAX_PENDING|ARRAY_INTERFACE)|DUMP_|DEBUG_(PRINT|CACHE|FRONTEND"
     r"|TYPEINFER|INLINE|ARRAY_OPT(_STATS)?$|NRT_STACK)|DEBUG$|DEVELOPER_|DISABLE_(PERFORMANCE|TYPEINFER)|FULL_|SHOW_|COLOR_"
     r"|ALWAYS_WARN|HIGHLIGHT|FUNCTION_CACHE|CACHE_|TRACE$|CHROME_|ANNOTATE|HTML|DIFF_IR|PARALLEL_DIAG|THREADING_|NUM_THREADS"
-    r"|NUMBA_(DEFAULT_)?NUM_THREADS|GDB_|LLVM_PASS_TIMINGS|RUNNING_UNDER|ENABLE_(PROFILING|SYS_MONITORING|CUDASIM)|DISABLE_CUDA)"
+    r"|NUMBA_(DEFAULT_)?NUM_THREADS|GDB_|LLVM_PASS_TIMINGS|RUNNING_UNDER|ENABLE_(SYS_MONITORING|CUDASIM)|DISABLE_CUDA)"
 )
+
+
+#: settings that Numba reads beside the environment, in the working folder
+NUMBAS_FILE = ".numba_config.yaml"
 
 
 @functools.cache
@@ -141,11 +145,23 @@ def is_of_code(name: str) -> bool:
     return not _NOT_OF_CODE.match(name)
 
 
-def flags(cuda: bool = False) -> str:
-    """Numba's settings that machine code depends on; ``cuda``: that of kernels too.
+def settings() -> list[str]:
+    """Of Numba's settings those that machine code depends on and that the environment has, as text; Numba is not asked."""
+    given = (
+        f"{name}={text}" for name, text in os.environ.items() if name.startswith("NUMBA_") and is_of_code(name[6:])
+    )
+    return sorted(given)
 
-    numba-cuda, which adds settings to Numba's, is not imported for this: what it will read is in the environment.
+
+def flags(cuda: bool = False) -> str:
+    """Numba's settings that machine code depends on; ``cuda``: those of kernels.
+
+    Those of kernels are what the environment has and what a program has set in ``numba.config``, for which it has imported
+    Numba: it is imported here only where it would read a file of settings. What it makes of the environment, its version says,
+    which is part of each key.
     """
+    if cuda and not os.path.exists(NUMBAS_FILE):
+        return " ".join([*settings(), *deviations()])
     from numbadnn.host.undisturbed import load_numba
 
     load_numba()
@@ -153,26 +169,40 @@ def flags(cuda: bool = False) -> str:
 
     config.reload_config()
     found = _settings(config)
-    if cuda:
-        found["CUDA_DEBUGINFO_DEFAULT"] = repr(config.CUDA_DEBUGINFO_DEFAULT)
-        found |= {name[6:]: text for name, text in os.environ.items() if name.startswith("NUMBA_CUDA")}
-    return " ".join(f"{name}={value}" for name, value in sorted(found.items()) if is_of_code(name))
+    return " ".join([*(settings() if cuda else ()), *_spelled(found)])
 
 
-def are_the_environments() -> bool:
-    """Whether Numba's settings are those that every process with this environment has: none was set in ``numba.config``."""
+def deviations() -> list[str]:
+    """Numba's settings that a program has set in ``numba.config``: a process of this environment alone has others."""
+    from numbadnn.host.undisturbed import imported
+
+    if imported("numba") is None:
+        return []
     from numbadnn.host.numba_names import config
 
     config.reload_config()
+    here, anew = _settings(config), _of_environment(tuple(settings()))
+    return _spelled({name: value for name, value in here.items() if name in anew and anew[name] != value})
+
+
+@functools.lru_cache(8)
+def _of_environment(_given: tuple[str, ...]) -> dict[str, str]:
+    """What Numba makes of the environment, be it set otherwise in this process or not."""
+    from numbadnn.host.numba_names import config
+
     spec: Any = config.__spec__
     anew = importlib.util.module_from_spec(spec)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what it cannot read it has warned
         spec.loader.exec_module(anew)
-    here = _settings(config)
-    return all(here.get(name) == value for name, value in _settings(anew).items() if is_of_code(name))
+    return _settings(anew)
 
 
 def _settings(config: ModuleType) -> dict[str, str]:
-    """Those that are not of CUDA."""
-    return {name: repr(value) for name, value in vars(config).items() if name.isupper() and "CUDA" not in name}
+    """Those that are not of CUDA, but for debugging information, which numba-cuda reads here too."""
+    read = {name: repr(value) for name, value in vars(config).items() if name.isupper()}
+    return {name: value for name, value in read.items() if "CUDA" not in name or name == "CUDA_DEBUGINFO_DEFAULT"}
+
+
+def _spelled(found: dict[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in sorted(found.items()) if is_of_code(name)]

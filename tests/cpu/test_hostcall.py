@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numba import float32, float64, int32, int64, njit
 
+from numbadnn.host.entry import address_of
 from numbadnn.host.hostcall import (
-    address_of,
     call_address,
     call_address_64,
     load_u32,
@@ -94,7 +94,7 @@ def test_cached_between_processes(tmp_path):
     )
     code = (
         "import sys, ctypes; sys.path.insert(0, sys.argv[1])\n"
-        "from cached_shim import shim\nfrom numbadnn.host.hostcall import address_of\n"
+        "from cached_shim import shim\nfrom numbadnn.host.entry import address_of\n"
         "assert shim(address_of(ctypes.CDLL(None), 'labs'), -5) == 5\n"
         "print(sum(shim.stats.cache_hits.values()))"
     )
@@ -112,7 +112,7 @@ def test_shims_are_compiled_where_nothing_can_be_kept():
         "from numba.core import caching\n"
         "caching.CodeLibraryCacheImpl._locator_classes = caching.CompileResultCacheImpl._locator_classes = []\n"
         "from numbadnn.kernels.build import shim as _shim\n"
-        "from numbadnn.cudnn import _call, _shim as graph\n"
+        "from numbadnn.cudnn import _compiled as graph\n"
         "print(len(_shim._check.signatures), len(graph._check_context.signatures))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from numbadnn.cudnn import _call, _shim
+from numbadnn.cudnn import _call, _compiled, _shim
 from numbadnn.cudnn._call import POINTER
 from numbadnn.cudnn._prototypes import PROTOTYPES
 
@@ -61,7 +61,7 @@ def test_arguments_arrive_in_their_places(name: str) -> None:
     table = _call.table_of(address(getter), CONTEXT, address(callback), words, reals)
     for _ in range(2):  # the second call brings other addresses to the same table
         pointers = [rng.randrange(1, 2**63) for _ in places]
-        assert _call.call_c(ctypes.addressof(table), *pointers, *[0] * (8 - len(pointers))) == 0
+        assert _compiled.call_c(ctypes.addressof(table), *pointers, *[0] * (8 - len(pointers))) == 0
         want = [pointers[places.index(i)] if i in places else v for i, v in enumerate(values)]
         assert list(got[-1]) == want
     assert len(got) == 2
@@ -72,10 +72,10 @@ def test_a_status_names_the_step_and_another_context_calls_nothing() -> None:
     callback = ctypes.CFUNCTYPE(ctypes.c_int, P)(lambda handle: calls.append(handle) or 3000)
     here, elsewhere = current_context(CONTEXT), current_context(CONTEXT + 8)
     table = _call.table_of(address(here), CONTEXT, address(callback), (7,))
-    assert _call.call_c(ctypes.addressof(table), *[0] * 8) == (_shim.C_CALL << 32) + 3000
+    assert _compiled.call_c(ctypes.addressof(table), *[0] * 8) == (_shim.C_CALL << 32) + 3000
     assert calls == [7]
     table = _call.table_of(address(elsewhere), CONTEXT, address(callback), (7,))
-    assert _call.call_c(ctypes.addressof(table), *[0] * 8) == _shim.WRONG_CONTEXT and calls == [7]
+    assert _compiled.call_c(ctypes.addressof(table), *[0] * 8) == _shim.WRONG_CONTEXT and calls == [7]
 
 
 def test_more_than_the_table_holds_is_refused() -> None:

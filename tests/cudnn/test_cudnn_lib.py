@@ -114,7 +114,7 @@ def test_installed_below_a_folder_that_is_not_utf8(tmp_path):
     os.mkdir(folder)
     os.symlink(os.path.dirname(os.fsencode(config.__file__)), folder + b"/numbadnn")
     code = (
-        "import numbadnn.cudnn._call as c, os\nassert b'caf\\xe9' in os.fsencode(c.__file__)\n"
+        "import numbadnn.cudnn._compiled as c, os\nassert b'caf\\xe9' in os.fsencode(c.__file__)\n"
         "print(len(c.call_c.signatures))"
     )
     where = {"PYTHONPATH": os.fsdecode(folder), "PYTHONSAFEPATH": "1", "NUMBA_CACHE_DIR": str(tmp_path / "n")}

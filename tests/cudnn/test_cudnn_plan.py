@@ -237,7 +237,7 @@ def table(fake):
 
 
 def test_one_execution_makes_fills_finalises_executes_and_destroys_a_pack(fake, table):
-    from numbadnn.cudnn._shim import execute_plan
+    from numbadnn.cudnn._compiled import execute_plan
 
     address, seen, (_, chosen, handle) = table
     assert execute_plan(address, 0xABC0, 0x10, 2**46, 0x30, 0) == 0
@@ -275,7 +275,8 @@ def test_one_execution_makes_fills_finalises_executes_and_destroys_a_pack(fake, 
     ],
 )
 def test_after_an_error_the_pack_is_destroyed_and_the_step_known(fake, table, function, step):
-    from numbadnn.cudnn._shim import STEPS, execute_plan, failure
+    from numbadnn.cudnn._compiled import execute_plan
+    from numbadnn.cudnn._shim import STEPS, failure
 
     fake.failing[function] = 4003
     code = execute_plan(table[0], 0, 1, 2, 3, 0)
@@ -290,13 +291,13 @@ def test_after_an_error_the_pack_is_destroyed_and_the_step_known(fake, table, fu
 
 
 def test_another_context_is_noticed_before_anything_is_done(fake, table):
-    from numbadnn.cudnn import _shim
+    from numbadnn.cudnn import _compiled, _shim
 
     fake.context = 0xBAD
-    assert _shim.execute_plan(table[0], 0, 1, 2, 3, 0) == _shim.WRONG_CONTEXT
+    assert _compiled.execute_plan(table[0], 0, 1, 2, 3, 0) == _shim.WRONG_CONTEXT
     assert fake.calls == []
     # the cold path enters the primary context for the call, and leaves it again
-    _shim.recover(fake.library, _shim.WRONG_CONTEXT, 0, "conv2d", None, _shim.execute_plan, table[0], 0, 1, 2, 3, 0)
+    _shim.recover(fake.library, _shim.WRONG_CONTEXT, 0, "conv2d", None, _compiled.execute_plan, table[0], 0, 1, 2, 3, 0)
     assert fake.names().count("cudnnBackendExecute") == 1
     assert fake.context == 0xBAD
 
@@ -304,13 +305,13 @@ def test_another_context_is_noticed_before_anything_is_done(fake, table):
 def test_a_context_that_cannot_be_entered_is_an_error(fake, table, monkeypatch):
     from contextlib import nullcontext
 
-    from numbadnn.cudnn import _shim
+    from numbadnn.cudnn import _compiled, _shim
     from numbadnn.gpu import context as _context
 
     fake.context = 0xBAD
     monkeypatch.setattr(_context, "ensure_context", lambda device: nullcontext())
     with pytest.raises(NumbaDNNError, match="primary context of CUDA device 0 is not the one it was planned in"):
-        _shim.recover(fake.library, -1, 0, "conv2d", None, _shim.execute_plan, table[0], 0, 1, 2, 3, 0)
+        _shim.recover(fake.library, -1, 0, "conv2d", None, _compiled.execute_plan, table[0], 0, 1, 2, 3, 0)
 
 
 def test_the_fake_itself_refuses_wrong_types_and_missing_attributes(fake):

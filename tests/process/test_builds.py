@@ -126,7 +126,7 @@ def test_shims_of_processes_that_begin_together_in_a_damaged_folder(tmp_path: Pa
     """And of one that has another number of threads."""
     code = (
         "from numbadnn.kernels.build import shim as _shim\n"
-        "from numbadnn.cudnn import _call, _shim as graph\n"
+        "from numbadnn.cudnn import _compiled as graph\n"
         "builds = [_shim.launch_shim, graph.execute_plan]\n"
         "print(sum(sum(b.stats.cache_hits.values()) for b in builds))"
     )

@@ -17,7 +17,7 @@ import pytest
 from folders import ROOT
 
 from numbadnn.cpu.lang import later, native
-from numbadnn.host import images, layer, private, sources
+from numbadnn.host import images, kept_images, layer, private, sources
 
 pytestmark = pytest.mark.skipif(not images.possible(), reason="images are kept for 64-bit x86 under Linux")
 
@@ -227,10 +227,10 @@ def test_another_kernels_image_is_not_believed(tmp_path: Path, monkeypatch: pyte
     image, entry, _ = compiled
     kinds = (int,)
     with monkeypatch.context() as patch:
-        patch.setattr(native.files, "builds_folder", lambda: tmp_path / "builds")
+        patch.setattr(kept_images.files, "builds_folder", lambda: tmp_path / "builds")
         places = [native._file(name, kinds) for name in ("one", "two")]
         for path, key in places:
-            assert private.write(path, native._FORMAT, key, image, entry=entry)
+            assert private.write(path, kept_images.FORMAT, key, image, entry=entry)
         builds = [native.Builds(name, {}, lambda: None) for name in ("one", "two", "three")]
         assert [build._found(kinds) is not None for build in builds] == [True, True, False]
         with monkeypatch.context() as of_another_numba:
@@ -290,7 +290,7 @@ def test_nothing_is_kept_under_settings_that_a_program_made(
     import numba
 
     _, _, build = compiled
-    monkeypatch.setattr(native.files, "builds_folder", lambda: tmp_path / "builds")
+    monkeypatch.setattr(kept_images.files, "builds_folder", lambda: tmp_path / "builds")
     for name, value in (("CPU_NAME", "generic"), ("BOUNDSCHECK", 1), ("OPT", 0)):
         with monkeypatch.context() as patch:
             patch.setattr(numba.config, name, value)

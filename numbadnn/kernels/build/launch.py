@@ -28,7 +28,7 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context, primary_context
 from numbadnn.host import log
 from numbadnn.host.compiling import compiling, was_found
-from numbadnn.host.undisturbed import undisturbed
+from numbadnn.host.undisturbed import load_numba, undisturbed
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.arguments import Arguments
@@ -125,6 +125,7 @@ class Kernel:
         return self._renamed(self._lowered(arch)(), arch)
 
     def _lowered(self, arch: tuple[int, int, str]) -> Callable[[], str]:
+        load_numba(cuda=True)
         from numbadnn.kernels.build.lower import lowered
 
         return lowered(self.build, self.parameters, arch, self.threads, self.resident)
@@ -244,6 +245,7 @@ def load_together(device: int, *kernels: Kernel) -> None:
         binaries = {kernel: kernel._stored(arch) for kernel in kernels if (kernel, arch) not in _loaded}
         fresh = [kernel for kernel, binary in binaries.items() if binary is None]
         if fresh:
+            load_numba(cuda=True)
             from numbadnn.kernels.build import compile as _compile
 
             with compiling(fresh[0].name, "GPU"), ThreadPoolExecutor(len(fresh)) as pool, _compile.together():

@@ -1,7 +1,7 @@
 """A kernel with everything fixed but its addresses, which one compiled host call launches.
 
-``pack`` lays the parameters out as the driver reads them; a ``Launch`` is that buffer and the record that ``shim.py`` calls the
-driver with; a ``sequence`` is several of them in one call.
+``pack`` lays the parameters out as the driver reads them; a ``Launch`` is that buffer and the record (``record.py``) that
+``shim.py`` calls the driver with; a ``sequence`` is several of them in one call.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 
 from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context
+from numbadnn.host.entry import address_of, entry
 from numbadnn.kernels.build import simulate
+from numbadnn.kernels.build.record import CONFIG, OFFSETS, VALUES, WRONG_CONTEXT
 
 _FORMATS = {"ptr": "q", "i32": "i", "i64": "q", "f32": "f", "f64": "d"}
 _MAP_BYTES, _MAP_ALIGN = 128, 64
@@ -24,6 +26,8 @@ _EARLY_ATTRIBUTE = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _CONFIG_BYTES, _ATTRIBUTE_BYTES = 56, 72  # of CUlaunchConfig and CUlaunchAttribute
 _MAX_ADDRESSES = 12
 _NONE = 99
+#: the module of the compiled functions that launch
+_SHIMS = "numbadnn.kernels.build.shim"
 
 
 def pack(parameters: str, scalars: tuple[Any, ...]) -> tuple[tuple[int, ...], bytes]:
@@ -68,8 +72,6 @@ def _descriptor(value: Any) -> bytes:
 
 def driver_addresses(early: bool = False) -> tuple[int, int]:
     """The addresses of cuCtxGetCurrent and of what launches a kernel: cuLaunchKernel, or cuLaunchKernelEx for an early one."""
-    from numbadnn.host.hostcall import address_of
-
     lib = _driver.library()
     return address_of(lib, "cuCtxGetCurrent"), address_of(lib, "cuLaunchKernelEx" if early else "cuLaunchKernel")
 
@@ -94,23 +96,21 @@ class Launch:
         values: bytes,
         early: bool = False,
     ) -> None:
-        from numbadnn.kernels.build import shim as _shim
-
         self.name, self.device, self.context = name, device, context
-        count, first = len(offsets), _shim.VALUES // 8
+        count, first = len(offsets), VALUES // 8
         # the first three addresses are written one behind the other, whatever the kernel has of them
         self._record = np.zeros(first + max(-(-len(values) // 8), 3), np.uint64)
         start = int(self._record.ctypes.data)
         # one packed buffer: an array of pointers, one a parameter, costs the driver a fifth of a microsecond more
-        self._extra = np.array([_BUFFER, start + _shim.VALUES, _BUFFER_SIZE, 0, _END, len(values)], np.uint64)
+        self._extra = np.array([_BUFFER, start + VALUES, _BUFFER_SIZE, 0, _END, len(values)], np.uint64)
         self._extra[3] = self._extra.ctypes.data + 5 * 8  # the address of the size
         get_current, launch = functions
         head = (get_current, context, 0, launch, function, *shape, count, self._extra.ctypes.data)
         self._record[: len(head)] = head
-        self._record[_shim.OFFSETS // 8 :][:count] = [_shim.VALUES + offset for offset in offsets]
-        self._record.view(np.uint8)[_shim.VALUES :][: len(values)] = np.frombuffer(values, np.uint8)
+        self._record[OFFSETS // 8 :][:count] = [VALUES + offset for offset in offsets]
+        self._record.view(np.uint8)[VALUES:][: len(values)] = np.frombuffer(values, np.uint8)
         self._config = _early_config(shape) if early else np.zeros(0, np.uint64)
-        self._record[_shim.CONFIG // 8] = self._config.ctypes.data if early else 0
+        self._record[CONFIG // 8] = self._config.ctypes.data if early else 0
         plain = offsets == tuple(range(0, 8 * count, 8)) and count <= 3
         self.direct = _direct(count, plain, start, name, device, (self._record, self._extra, self._config))
 
@@ -133,10 +133,7 @@ def _direct(addresses: int, plain: bool, record: int, name: str, device: int, ke
 
     Its attribute ``parts`` is (shim, record, recover): what it does, for a caller that saves itself the function call.
     """
-    from numbadnn.host.hostcall import entry_point
-    from numbadnn.kernels.build import shim as _shim
-
-    shim = entry_point(_shim.launch_shim if plain else _shim.launch_shim_of_many)
+    shim = entry(_SHIMS, "launch_shim" if plain else "launch_shim_of_many")
 
     def direct(stream: int, a0: int = 0, a1: int = 0, a2: int = 0, _keep: Any = keep) -> None:
         status = shim(record, stream, a0, a1, a2)
@@ -177,15 +174,13 @@ def sequence(names: str, steps: list[tuple[Any, str]]) -> Callable[..., None]:
                 launch(stream, *(offset + (words[i] if i < _NONE else 0) for i, offset in route))
 
         return simulated
-    from numbadnn.host.hostcall import entry_point
-    from numbadnn.kernels.build import shim as _shim
 
     table = [len(routes)]
     for launch, route in routes:
         numbers = [number % 2**64 for pair in route for number in pair]  # an offset may be negative
         table += [launch._record.ctypes.data, len(route), *numbers]
     keep = np.array(table, np.uint64)
-    shim, start, rest = entry_point(_shim.launch_sequence), int(keep.ctypes.data), (0,) * (_MAX_ADDRESSES - len(given))
+    shim, start, rest = entry(_SHIMS, "launch_sequence"), int(keep.ctypes.data), (0,) * (_MAX_ADDRESSES - len(given))
     name, device = " then ".join(launch.name for launch, _ in routes), routes[0][0].device
 
     def direct(stream: int, *words: int, _keep: Any = (keep, routes)) -> None:
@@ -204,8 +199,6 @@ def _route(word: str, given: list[str]) -> tuple[int, int]:
 
 def _recover(shim: Callable[..., int], status: int, name: str, device: int, *arguments: Any) -> None:
     """Another context was current: launch in ours and restore it. Anything else is an error of the driver."""
-    from numbadnn.kernels.build.shim import WRONG_CONTEXT
-
     if status == WRONG_CONTEXT:
         with ensure_context(device):
             status = shim(*arguments)

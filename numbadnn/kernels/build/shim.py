@@ -1,8 +1,8 @@
 """One launch as one compiled host function: check the context, write the addresses, call cuLaunchKernel.
 
-Everything that does not change lies in a record of 64-bit words that belongs to one prepared launch (layout: ``WORD``),
+Everything that does not change lies in a record of 64-bit words that belongs to one prepared launch (layout: ``record.py``),
 read here by address, so that a call passes five integers and touches no Python object with the GIL released. Importing
-this module imports Numba.
+this module imports Numba: callers ask ``host.entry`` for its functions.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from __future__ import annotations
 from numba import types
 
 from numbadnn.host.hostcall import call_address, kept, load_u64, store_u64
-
-#: returned when another context than the expected one is current; nothing was launched. CUDA's statuses are >= 0.
-WRONG_CONTEXT = -1
-
-# words of the record, as byte offsets; OFFSETS: where each of at most twelve addresses goes; CONFIG: of an early launch, a
-# CUlaunchConfig, whose stream is at STREAM
-GET_CURRENT, EXPECTED, CURRENT, LAUNCH, FUNCTION, GRID, BLOCK, SHARED, ADDRESSES, EXTRA, OFFSETS, CONFIG, VALUES = (
-    8 * word for word in (0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 26, 28)
+from numbadnn.kernels.build.record import (
+    ADDRESSES,
+    BLOCK,
+    CONFIG,
+    CURRENT,
+    EXPECTED,
+    EXTRA,
+    FUNCTION,
+    GET_CURRENT,
+    GRID,
+    LAUNCH,
+    OFFSETS,
+    SHARED,
+    STREAM,
+    VALUES,
+    WRONG_CONTEXT,
 )
-STREAM = 32
 
 
 @kept("int64(int64, int64)", inline="always")

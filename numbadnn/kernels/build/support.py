@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import sys
 from typing import Any
 
-from numbadnn.errors import BackendUnavailableError
+from numbadnn.errors import BackendUnavailableError, is_passing
+from numbadnn.host import files, kept_images, private
+from numbadnn.host.undisturbed import load_numba
 from numbadnn.kernels.build import simulate
 from numbadnn.problem import Policy
 
@@ -34,6 +38,41 @@ def device_reason(policy: Policy) -> str:
     if capability < (8, 0):
         return "needs compute capability 8.0 or later, device {} has {}.{}".format(policy.device, *capability)
     return ""
+
+
+_IMPORTED = "numbadnn-imported-1"
+_importable = False
+
+
+def compiler_reason() -> str:
+    """Why kernels cannot be compiled, "" where they can: numba-cuda is imported for this, once on this machine.
+
+    A file says which versions of all that it consists of could be imported together; later processes believe it.
+    """
+    global _importable
+    if _importable:
+        return ""
+    key = _versions()
+    path = files.builds_folder() / f"{key}.imported"
+    if not key or not private.read(path, _IMPORTED, key):
+        try:
+            load_numba(cuda=True)
+        except Exception as error:  # an import can fail in many ways; each is a reason
+            if is_passing(error):
+                raise
+            return f"numba-cuda cannot be imported: {error}"
+        if key:
+            private.write(path, _IMPORTED, key, b"")
+    _importable = True
+    return ""
+
+
+def _versions() -> str:
+    """Of what is imported with numba-cuda, as a key; "" where no file says them, and for the simulator, which is Numba's."""
+    found = [kept_images.installed(name) for name in ("numba", "numba_cuda", "llvmlite", "numpy")]
+    if simulate.active() or not all(found):
+        return ""
+    return hashlib.sha256("\0".join([sys.version, *found]).encode()).hexdigest()[:40]
 
 
 def precision_reason(dtype: str, acc: str, policy: Policy) -> str:

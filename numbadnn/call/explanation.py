@@ -12,7 +12,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from numbadnn.call import remembered, select
+from numbadnn.call import operands, remembered, select
 from numbadnn.call.candidates import Candidates
 from numbadnn.call.choose import choose
 from numbadnn.config import Options
@@ -105,7 +105,7 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     The chosen one comes first, then those admitted, then those refused; of these those of backends that are not there come
     last, in order of registration.
     """
-    if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+    if operands.is_empty(problem):
         return Explanation(problem, policy, "empty", "empty", ())
     select.warn_of_unknown(options.exclude)
     untuned = options if options.tune not in remembered.NOW else options.replace({"tune": "cached"}, {})

@@ -252,6 +252,11 @@ EMPTY = Impl(
 )
 
 
+def is_empty(problem: Any) -> bool:
+    """Whether there is nothing to compute, so that no implementation is asked."""
+    return any(s.size == 0 for s in (*problem.inputs, *problem.outputs))
+
+
 def plan_empty(problem: Any, policy: Policy) -> Executable:
     """Scale or zero the outputs, what a sum of nothing is; or the problem's ``empty_values``, a number an output.
 

@@ -131,7 +131,7 @@ def _choice(
     without: Mapping[str, str] | None = None,
 ) -> select.Choice:
     """The process-wide choice for a problem; a refusal is remembered like a choice, and what was chosen ``without`` others."""
-    if any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+    if operands.is_empty(problem):
         if backend is not None:
             select.check_named(backend, policy)
         return select.Choice(operands.EMPTY, "empty")

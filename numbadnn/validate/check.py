@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from numbadnn import config
-from numbadnn.call import select
+from numbadnn.call import operands, select
 from numbadnn.config import BACKENDS
 from numbadnn.errors import is_lack_of_memory
 from numbadnn.gpu import devices
@@ -63,7 +63,9 @@ class Subject:
     ) -> None:
         self.name, self.problem = name, problem
         self.trial = trial or Trial.of(problem, seed)
-        exact = (trial is None or integers) and law(problem.op).exact_integers(problem)
+        exact = (
+            (trial is None or integers) and not operands.is_empty(problem) and law(problem.op).exact_integers(problem)
+        )
         self.integers = Trial.of(problem, seed, "integers") if exact else None
 
 
@@ -86,16 +88,25 @@ def check_all(
 ) -> Iterator[Row]:
     """Every implementation of these backends (None: of all) on one subject; without a GPU its backends are refused.
 
-    ``policy`` gives what holds on a device, the options in force where it is None.
+    ``policy`` gives what holds on a device, the options in force where it is None. An array without elements reaches no
+    implementation, in a call as here: what fills the output then is checked in their place, once a device.
     """
-    no_gpu = devices.no_gpu_reason()
-    for impl in implementations(subject.problem.op, backends_of(backends)):
+    no_gpu, named, op = devices.no_gpu_reason(), backends_of(backends), subject.problem.op
+
+    def rules(device: int) -> Policy:
+        return policy(device) if policy else select.policy_in_force(op, device)
+
+    if operands.is_empty(subject.problem):
+        for device in dict.fromkeys(-1 if name == "cpu" else 0 for name in named):
+            if device < 0 or not no_gpu:
+                row = Row(subject.name, operands.EMPTY.name, str(subject.problem), "ok")
+                yield _tried(row, operands.EMPTY, subject, rules(device), timed)
+        return
+    for impl in implementations(op, named):
         if impl.backend != "cpu" and no_gpu:
             yield Row(subject.name, impl.name, str(subject.problem), "refused", f"no GPU: {no_gpu}")
-            continue
-        device = -1 if impl.backend == "cpu" else 0
-        rules = policy(device) if policy else select.policy_in_force(subject.problem.op, device)
-        yield check(impl, subject, rules, timed)
+        else:
+            yield check(impl, subject, rules(-1 if impl.backend == "cpu" else 0), timed)
 
 
 def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> Row:
@@ -106,6 +117,10 @@ def check(impl: Impl, subject: Subject, policy: Policy, timed: bool = True) -> R
     if row.reason:
         row.status = "refused"
         return row
+    return _tried(row, impl, subject, policy, timed)
+
+
+def _tried(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -> Row:
     try:
         return judge(row, impl, subject, policy, timed)
     except Exception as error:

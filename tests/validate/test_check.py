@@ -183,3 +183,19 @@ def on_gpu(array: np.ndarray) -> Any:
         copy = DeviceArray(Spec.of(array.dtype.name, array.shape), 0, 0)
         bindings.check(bindings.driver().cuMemcpyHtoD(copy.memory.address, array.ctypes.data, array.nbytes))
     return copy
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "parameters"),
+    (
+        (numbadnn.conv2d, [(0, 3, 6, 6), (4, 3, 3, 3)], {}),
+        (numbadnn.conv2d, [(2, 0, 6, 6), (4, 0, 3, 3)], {"border_mode": "half"}),
+        (numbadnn.conv2d_grad_wrt_weights, [(0, 3, 6, 6), (0, 4, 4, 4)], {"filter_shape": (4, 3, 3, 3)}),
+        (numbadnn.softmax, [(5, 0)], {}),
+        (numbadnn.pool, [(0, 2, 6, 6)], {"ws": (2, 2)}),
+    ),
+)
+def test_an_array_without_elements_reaches_no_implementation(function: Any, shapes: Any, parameters: Any) -> None:
+    """They were run on it and divided by zero; a call fills its output by itself, and so it is checked."""
+    found = numbadnn.check(function, *(normal(*shape) for shape in shapes), backends="cpu", **parameters)
+    assert [(row.impl, row.status) for row in found.rows] == [("empty", "ok")], found.table()

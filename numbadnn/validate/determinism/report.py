@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from numbadnn import config
-from numbadnn.call import info
+from numbadnn.call import info, operands
 from numbadnn.call.select import policy_in_force
 from numbadnn.cases import Case, all_cases, find, parse
 from numbadnn.gpu import devices
@@ -133,7 +133,7 @@ def cases(names: list[str], device: int) -> list[Case]:
     for case in all_cases().values():
         tag = "contract" if "contract" in case.tags else "validate" if "validate" in case.tags else ""
         problem = case.problem(small=device < 0) if tag else None
-        if problem is None or any(s.size == 0 for s in (*problem.inputs, *problem.outputs)):
+        if problem is None or operands.is_empty(problem):
             continue
         if tag == "contract" or problem.bytes <= LARGEST:
             chosen.setdefault((case.op, problem.output.dtype, tag), case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,51 @@ def shapes(model: Any) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
 
 
+def strange_type(model: Any) -> None:
+    model.graph.initializer[0].data_type = 77
+
+
+def replaced(model: Any, op: str, inputs: list[str], **attributes: Any) -> None:
+    """The only node, with a truth value "yes", two "both" and numbers "x" to read."""
+    numpy_helper = onnx.numpy_helper
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([True, False]), "both"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2), "two"))
+    output = model.graph.output[0].name
+    model.graph.node[0].CopyFrom(onnx.helper.make_node(op, inputs, [output], "n", **attributes))
+
+
+def inner(*inputs: str) -> Any:
+    info = onnx.helper.make_empty_tensor_value_info
+    return onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["r"])], "inner", [info(name) for name in inputs], [info("r")]
+    )
+
+
+def no_branch(model: Any) -> None:
+    replaced(model, "If", ["yes"], else_branch=inner())
+
+
+def branch_by_two(model: Any) -> None:
+    replaced(model, "If", ["both"], then_branch=inner(), else_branch=inner())
+
+
+def short_body(model: Any) -> None:
+    replaced(model, "Loop", ["two", "", "x"], body=inner("turn", "state"))
+
+
+def no_body(model: Any) -> None:
+    replaced(model, "Loop", ["two", "", "x"])
+
+
+def padding_by_no_name(model: Any) -> None:
+    replaced(model, "MaxPool", ["x"], kernel_shape=[2], auto_pad="SAME")
+
+
+def no_such_axis(model: Any) -> None:
+    replaced(model, "Softmax", ["x"], axis=3)
+
+
 MODELS: tuple[tuple[Callable[[Any], None], str], ...] = (
     (opset, "expected opset 7 to "),
     (old_opset, "expected opset 7 to "),
@@ -110,6 +156,16 @@ MODELS: tuple[tuple[Callable[[Any], None], str], ...] = (
     (negative, "c0: expected at most 2 GiB, got -"),
     (wrong_length, "c0: expected FLOAT (2, 3), got other data"),
     (texts, "input x: expected an array of numbers"),
+    (strange_type, "c0: expected numbers, got type 77, which is none"),
+    (no_branch, "node n (If): expected a graph as its then_branch, got none"),
+    (branch_by_two, "node n: expected one number to branch or to count by, got shape (2,)"),
+    (short_body, "node n (Loop): expected a body with 3 inputs and 2 outputs or more, got 2 and 1"),
+    (no_body, "node n (Loop): expected a graph as its body, got none"),
+    (
+        padding_by_no_name,
+        "node n (MaxPool): ValueError: auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, got 'SAME'",
+    ),
+    (no_such_axis, "node n (Softmax): ValueError: axis: expected one of an array of 3, got 3"),
     (shapes, "node add0 (Add): ValueError: operands could not be broadcast together"),
 )
 
@@ -175,3 +231,15 @@ def test_without_onnx_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert main(["validate", "m.onnx"]) == 3
     assert "models need onnx: pip install 'numbadnn[onnx]'" in capsys.readouterr().err
+
+
+def test_nodes_in_any_order_are_read_in_little_time(tmp_path: Path) -> None:
+    """5,000 of them, each before the one that it waits for: tried again and again they took a minute."""
+    from numbadnn.validate.model import files
+
+    model, begin = one_node(), time.process_time()
+    nodes = [onnx.helper.make_node("Relu", [f"a{n}" if n else "x"], [f"a{n + 1}"]) for n in range(5000)]
+    model.graph.node.extend(reversed(nodes))
+    graph = files.Reader(model, "m.onnx").graph()
+    assert [node.inputs[0] for node in graph.nodes if node.op == "Relu"] == ["x", *(f"a{n}" for n in range(1, 5000))]
+    assert time.process_time() - begin < 10

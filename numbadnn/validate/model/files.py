@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from pathlib import Path
 from typing import Any
@@ -106,33 +107,39 @@ class Reader:
 
     def _ordered(self, nodes: list[Node], there: set[str], known: set[str]) -> list[Node]:
         """The nodes, each after those whose outputs it reads; a circle and a name that nothing makes are ModelErrors."""
-        order, left, there = [], list(nodes), {*there, ""}
-        while left:
-            waiting = []
-            for node in left:
-                reads = node.reads
-                if missing := reads - known:
-                    raise ModelError(f"{self.path}: node {node.name}: nothing makes its input {min(missing)!r}")
-                if reads <= there:
-                    order.append(node)
-                    there.update(node.outputs)
-                else:
-                    waiting.append(node)
-            if len(waiting) == len(left):
-                names = ", ".join(node.name for node in waiting[:3])
-                raise ModelError(
-                    f"{self.path}: expected a graph without circles, got nodes that wait for each other: {names}"
-                )
-            left = waiting
-        return order
+        lacking: list[set[str]] = []  # of each node, what it reads that is not there yet
+        readers: dict[str, list[int]] = {}
+        for number, node in enumerate(nodes):
+            reads = node.reads
+            if missing := reads - known:
+                raise ModelError(f"{self.path}: node {node.name}: nothing makes its input {min(missing)!r}")
+            lacking.append(reads - there)
+            for name in lacking[-1]:
+                readers.setdefault(name, []).append(number)
+        ready = [number for number, names in enumerate(lacking) if not names]
+        order = []
+        while ready:  # a heap: of the nodes that can run the first in the file
+            order.append(heapq.heappop(ready))
+            for name in nodes[order[-1]].outputs:
+                for reader in readers.pop(name, ()):
+                    lacking[reader].discard(name)
+                    if not lacking[reader]:
+                        heapq.heappush(ready, reader)
+        if len(order) < len(nodes):
+            names = ", ".join([node.name for node, waits in zip(nodes, lacking, strict=True) if waits][:3])
+            raise ModelError(
+                f"{self.path}: expected a graph without circles, got nodes that wait for each other: {names}"
+            )
+        return [nodes[number] for number in order]
 
     def array(self, tensor: Any) -> np.ndarray:
         """A constant; ModelError for one that is too large, whose file is not there or whose data are too short."""
         name, shape = tensor.name or "a constant", tuple(tensor.dims)
-        kind = self.onnx.TensorProto.DataType.Name(tensor.data_type) if tensor.data_type else "UNDEFINED"
+        kind = f"{tensor.data_type}, which is none"
         try:
+            kind = self.onnx.TensorProto.DataType.Name(tensor.data_type)
             itemsize = np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).itemsize
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, ValueError):
             raise ModelError(f"{self.path}: {name}: expected numbers, got type {kind}") from None
         nbytes = math.prod(shape) * itemsize
         if min(shape, default=0) < 0 or nbytes > LARGEST:

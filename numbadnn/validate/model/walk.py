@@ -49,8 +49,8 @@ class Walk:
     def _node(self, node: Node, inputs: list[Any], around: Mapping[str, Value], prefix: str) -> list[Value]:
         name = prefix + node.name
         if node.op == "If":
-            branch = node.get("then_branch" if bool(inputs[0].exact.ravel()[0]) else "else_branch")
-            return self._graph(branch, {}, around, f"{name}/")
+            which = "then_branch" if _number(inputs[0], name) else "else_branch"
+            return self._graph(_graph_of(node, which, name), {}, around, f"{name}/")
         if node.op == "Loop":
             return self._loop(node, inputs, around, name)
         self.count += 1
@@ -73,10 +73,15 @@ class Walk:
 
     def _loop(self, node: Node, inputs: list[Any], around: Mapping[str, Value], name: str) -> list[Value]:
         turns, condition, *state = inputs
-        body: Graph = node.get("body")
-        most = MOST_TURNS + 1 if turns is None else int(turns.exact.ravel()[0])
+        body = _graph_of(node, "body", name)
+        if len(body.inputs) != 2 + len(state) or len(body.outputs) < 1 + len(state):
+            raise ModelError(
+                f"node {name} (Loop): expected a body with {2 + len(state)} inputs and {1 + len(state)} outputs or more, "
+                f"got {len(body.inputs)} and {len(body.outputs)}"
+            )
+        most = MOST_TURNS + 1 if turns is None else int(_number(turns, name))
         kept, rows = state, []
-        turn, going = 0, condition is None or bool(condition.exact.ravel()[0])
+        turn, going = 0, condition is None or bool(_number(condition, name))
         while going and turn < most:
             if turn >= MOST_TURNS:
                 raise ModelError(f"node {name} (Loop): expected at most {MOST_TURNS} turns")
@@ -89,11 +94,25 @@ class Walk:
             condition, *found = self._graph(body, given, around, inside)
             kept, turn = found[: len(state)], turn + 1
             rows.append(found[len(state) :])
-            going = bool(condition.exact.ravel()[0])
+            going = bool(_number(condition, name))
         scanned = len(node.outputs) - len(state)
         if not rows and scanned:
             raise ModelError(f"node {name} (Loop): expected at least one turn, got none")
         return [*kept, *(_stacked([row[i] for row in rows], f"{name}/{i}") for i in range(scanned))]
+
+
+def _number(value: Value, name: str) -> Any:
+    """The only element of what a branch or a loop asks."""
+    if value.exact.size != 1:
+        raise ModelError(f"node {name}: expected one number to branch or to count by, got shape {value.exact.shape}")
+    return value.exact.ravel()[0]
+
+
+def _graph_of(node: Node, which: str, name: str) -> Graph:
+    graph = node.get(which)
+    if not isinstance(graph, Graph):
+        raise ModelError(f"node {name} ({node.op}): expected a graph as its {which}, got none")
+    return graph
 
 
 def _stacked(values: list[Value], name: str) -> Value:

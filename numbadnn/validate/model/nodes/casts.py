@@ -8,7 +8,7 @@ import numpy as np
 
 from numbadnn.validate.model.files import onnx_module
 from numbadnn.validate.model.graph import Node, is_real, widened
-from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
+from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axis_of
 from numbadnn.validate.model.posed import Unposed
 
 
@@ -40,7 +40,7 @@ def _along(node: Node, x: np.ndarray, parameter: Any) -> Any:
         return parameter
     if parameter.ndim != 1 or node.get("block_size", 0):
         raise Unposed("scales of blocks")
-    axis = node.get("axis", 1) % x.ndim
+    axis = axis_of(node.get("axis", 1), x.ndim)
     return parameter.reshape(*(1,) * axis, -1, *(1,) * (x.ndim - axis - 1))
 
 

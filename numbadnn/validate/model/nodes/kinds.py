@@ -35,4 +35,12 @@ def axes_of(node: Node, given: Given, place: int, rank: int) -> tuple[int, ...] 
     named = node.get("axes")
     if named is None and len(given) > place and given[place] is not None:
         named = given[place].ravel().tolist()
-    return None if named is None else tuple(int(axis) % rank if rank else 0 for axis in named)
+    return None if named is None else tuple(axis_of(axis, rank) for axis in named)
+
+
+def axis_of(axis: int, rank: int, most: int | None = None) -> int:
+    """The axis, not negative; ValueError for one that an array of this rank has not. ``most``: the last there is."""
+    rank = max(rank, 1)  # a single number has no axis, and 0 names it
+    if not -rank <= axis <= (rank - 1 if most is None else most):
+        raise ValueError(f"axis: expected one of an array of {rank}, got {axis}")
+    return int(axis) + rank if axis < 0 else int(axis)

@@ -10,7 +10,7 @@ import numpy as np
 
 from numbadnn.validate.model.files import onnx_module
 from numbadnn.validate.model.graph import Node
-from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axes_of
+from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axes_of, axis_of
 from numbadnn.validate.model.posed import Unposed
 
 
@@ -33,8 +33,8 @@ def _reshape(node: Node, given: Given) -> Outputs:
 
 
 def _flatten(node: Node, given: Given) -> Outputs:
-    x, axis = given[0], node.get("axis", 1)
-    axis = axis % x.ndim if axis < 0 else axis
+    x = given[0]
+    axis = axis_of(node.get("axis", 1), x.ndim, x.ndim)
     return (x.reshape(math.prod(x.shape[:axis]), -1 if x.size else math.prod(x.shape[axis:])),)
 
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from numbadnn.measuring.compare import gamma
 from numbadnn.validate.model.graph import Node
-from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
+from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axis_of
 
 
 def _parts(node: Node, given: Given) -> tuple[np.ndarray, Any, Any, tuple[int, ...]]:
     """The numbers, in groups, scale and bias that fit them, and the axes that are averaged over."""
     x, scale, bias = (*given, None)[:3]
     if node.op in ("LayerNormalization", "RMSNormalization"):
-        return x, scale, bias, tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
+        return x, scale, bias, tuple(range(axis_of(node.get("axis", -1), x.ndim), x.ndim))
     groups = x.shape[1] if node.op == "InstanceNormalization" else node.get("num_groups")
     grouped = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     if scale.size == groups != x.shape[1]:  # before opset 21 a scale a group

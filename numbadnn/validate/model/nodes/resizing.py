@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numbadnn.validate.model.graph import Node
-from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
+from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axis_of
 from numbadnn.validate.model.posed import Unposed
 
 _NEAREST: dict[str, Any] = {
@@ -27,7 +27,7 @@ def _sizes(node: Node, given: Given) -> tuple[list[int], list[float], list[int]]
         scales, sizes = given[1], None
     else:
         scales, sizes = (*given, None, None)[2:4]
-    axes = [a % x.ndim for a in node.get("axes", range(x.ndim))]
+    axes = [axis_of(a, x.ndim) for a in node.get("axes", range(x.ndim))]
     if sizes is not None and np.size(sizes):
         if node.get("keep_aspect_ratio_policy", "stretch") != "stretch":
             raise Unposed("a policy of aspect ratios")

@@ -8,7 +8,7 @@ import numpy as np
 
 from numbadnn.measuring.compare import gamma
 from numbadnn.validate.model.graph import Node
-from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
+from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axis_of
 from numbadnn.validate.model.posed import Posed, Unposed
 
 
@@ -17,11 +17,10 @@ def softmax(node: Node, given: Given) -> Posed:
     if not x.ndim:
         raise Unposed("a single number")
     if node.opset >= 13:
-        axis = node.get("axis", -1) % x.ndim
+        axis = axis_of(node.get("axis", -1), x.ndim)
         shape = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
     else:
-        axis = node.get("axis", 1)
-        axis = axis % x.ndim if axis < 0 else axis
+        axis = axis_of(node.get("axis", 1), x.ndim, x.ndim)
         shape = (math.prod(x.shape[:axis]), math.prod(x.shape[axis:]), 1)
     algo = "log" if node.op == "LogSoftmax" else "accurate"
     flat = x.reshape(shape[:2] if shape[2] == 1 else shape)

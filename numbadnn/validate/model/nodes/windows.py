@@ -24,6 +24,8 @@ def padding(node: Node, sizes: tuple[int, ...], taps: tuple[int, ...]) -> Pairs:
     if auto == "NOTSET":
         pads = tuple(node.get("pads", (0,) * (2 * axes)))
         return tuple(zip(pads[:axes], pads[axes:], strict=True))
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ValueError(f"auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {auto!r}")
     pairs = []
     for n, k, s, d in zip(sizes, taps, strides, dilations, strict=True):
         missing = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)

@@ -26,8 +26,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import save, table
-
 FILTERS, CHANNELS = (64, 64, 3, 3), (1, 64, 1, 1)
 LAYERS = (((8, 64, 28, 28), FILTERS), ((8, 64, 14, 14), FILTERS))
 NORMS = (((8, 64, 28, 28), CHANNELS, CHANNELS), ((8, 64, 14, 14), CHANNELS, CHANNELS))
@@ -204,6 +202,8 @@ def profiled(file: str) -> Iterator[None]:
 
 def processes(repeats: int, libraries: list[str]) -> None:
     """Each of these libraries that is installed, each operation: medians of processes that find all on disk."""
+    from harness import save
+
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as cache:
         Path(cache).chmod(0o700)
@@ -245,6 +245,8 @@ def main() -> None:
     if "--processes" in sys.argv:
         processes(1 if quick else 3, [name for name in LIBRARIES if name in sys.argv] or list(LIBRARIES))
         return
+    from harness import save, table  # not by the processes that are measured, whose imports count
+
     pairs = [(n, "numba") for n in (QUICK if quick else PROBLEMS)]
     if not quick:
         pairs += [(n, "cudnn") for n in PROBLEMS if n.startswith("conv2d")]

@@ -319,3 +319,26 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_runs(
         assert command.main([*words, report_documents.SOFTMAX, f"--{form}", "/no/such/file"]) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.endswith(f"--{form}: cannot write /no/such/file: No such file or directory\n")
+
+
+def test_engines_that_did_alike_on_a_case_share_a_row_of_the_page() -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("matplotlib")
+    row = {
+        "case": "small", "problem": "conv2d x=float32:1x1x3x3 w=float32:1x1x3x3", "impl": "cudnn.graph", "dtype": "float32",
+        "declared": "run_to_run", "reached": "run_to_run", "sha256": "", "verdict": "ok", "reason": "",
+        "trials": {"again": "same"}, "runs": {"again": [4, 4]},
+    }  # fmt: skip
+    other = {
+        "trials": {"again": "different"},
+        "runs": {"again": [1, 4]},
+        "verdict": "wanting",
+        "reached": "not_guaranteed",
+    }
+    rows = [row | {"config": {"engine": engine}} | (other if engine == 2 else {}) for engine in (1, 2, 30)]
+    rows.append(row | {"case": "large", "config": {"engine": 1}})
+    text = html_report.page({"format": "numbadnn-determinism-1", "rows": rows})
+    table = text[text.index('<table id="rows">') :]
+    cells = [f"<td>cudnn.graph {engines}</td>" for engines in ("engines 1, 30", "engine 2", "engine 1")]
+    assert all(table.count(cell) == 1 for cell in cells) and table.count("<td>cudnn.graph") == 3
+    assert "<b>3</b> ok" in text and "<b>1</b> wanting" in text  # the counts are of engines

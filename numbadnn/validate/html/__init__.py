@@ -54,7 +54,8 @@ def page(document: dict[str, Any]) -> str:
     from numbadnn.validate.html import plots
 
     kind, flat = kind_of(document), rows(document)
-    listed = [row for row in flat if row["state"] != "out" or kind in ("model", "determinism")]
+    ran = [row for row in flat if row["state"] != "out" or kind in ("model", "determinism")]
+    listed = _together(ran)
     columns = _used(COLUMNS[kind], listed)
     script = _HERE.joinpath("page.js").read_text()
     places = _places(flat)
@@ -80,7 +81,7 @@ def page(document: dict[str, Any]) -> str:
         wrong=[row for row in flat if row["state"] in ("wrong", "failed", "known")],
         out=_out(flat),
         places=places,
-        plots=plots.of(kind, listed),
+        plots=plots.of(kind, ran),
         facts=facts(document),
         style=_HERE.joinpath("page.css").read_text(),
         script=script,
@@ -164,6 +165,20 @@ def _out(flat: list[Flat]) -> list[tuple[int, str, str, str]]:
             names[key].add(row.get("impl") or "")
             counts[key] += 1
     return [(n, result, why, ", ".join(sorted(names[result, why]))) for (result, why), n in counts.most_common()]
+
+
+def _together(flat: list[Flat]) -> list[Flat]:
+    """Engines of an implementation that did alike on a case in one row: thousands of rows are nothing to read."""
+    found: dict[Any, Flat] = {}
+    for number, row in enumerate(flat):
+        who, _, engine = (row.get("impl") or "").partition(" engine ")
+        alike = [row.get(name) for name in ("case", "problem", "declared", "reached", "trials", "notes", "result")]
+        key = (who, *alike) if engine else number
+        if key in found:
+            found[key]["impl"] = f"{found[key]['impl'].replace(' engine ', ' engines ')}, {engine}"
+        else:
+            found[key] = {**row}
+    return list(found.values())
 
 
 def _places(flat: list[Flat]) -> dict[tuple[str, str], int]:

@@ -4,7 +4,8 @@ No GPU is needed. Each figure is of a process of its own, whose compiled code is
 the modules of kernels/, of cudnn/ and of numba.cuda after a first conv2d and a first softmax. ``conv2d``: the median over
 SHAPES new shapes of what the first call takes beyond the second, which is the work itself, in a process that has computed
 others. ``gradient``: the first gradient of unshared filters after a first unshared convolution, in milliseconds.
-Medians of PROCESSES processes. ``--beside COMMIT`` measures that commit too, round about round.
+The least of PROCESSES processes, since others use the machine too. ``--beside COMMIT`` measures that commit, process about
+process.
 ``python bench/bench_selection.py [--beside COMMIT]``.
 """
 
@@ -100,7 +101,7 @@ def process(part: str, tree: Path, cache: str) -> dict[str, Any]:
 
 
 def measured(trees: dict[str, Path]) -> list[dict[str, Any]]:
-    """A row a figure: a median for each tree."""
+    """A row a figure: the least for each tree."""
     rows: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         caches = {name: stack.enter_context(tempfile.TemporaryDirectory()) for name in trees}
@@ -112,7 +113,7 @@ def measured(trees: dict[str, Path]) -> list[dict[str, Any]]:
             ]
             for figure in found[0]["this"]:
                 row = rows.setdefault(figure, {"part": part, "figure": figure})
-                row |= {name: round(statistics.median(one[name][figure] for one in found), 2) for name in trees}
+                row |= {name: round(min(one[name][figure] for one in found), 2) for name in trees}
     return list(rows.values())
 
 

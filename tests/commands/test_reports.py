@@ -335,10 +335,10 @@ def test_engines_that_did_alike_on_a_case_share_a_row_of_the_page() -> None:
         "verdict": "wanting",
         "reached": "not_guaranteed",
     }
-    rows = [row | {"config": {"engine": engine}} | (other if engine == 2 else {}) for engine in (1, 2, 30)]
-    rows.append(row | {"case": "large", "config": {"engine": 1}})
+    rows = [row | {"config": {"engine": engine}} | (other if engine == 2 else {}) for engine in (30, 2, 1)]
+    rows += [row | {"case": "large", "config": {"engine": engine, "form": n}} for n, engine in enumerate((7, 3, 7))]
     text = html_report.page({"format": "numbadnn-determinism-1", "rows": rows})
     table = text[text.index('<table id="rows">') :]
-    cells = [f"<td>cudnn.graph {engines}</td>" for engines in ("engines 1, 30", "engine 2", "engine 1")]
+    cells = [f"<td>cudnn.graph {engines}</td>" for engines in ("engines 1, 30", "engine 2", "engines 3, 7 in 3 forms")]
     assert all(table.count(cell) == 1 for cell in cells) and table.count("<td>cudnn.graph") == 3
-    assert "<b>3</b> ok" in text and "<b>1</b> wanting" in text  # the counts are of engines
+    assert "<b>5</b> ok" in text and "<b>1</b> wanting" in text  # the counts are of engines

@@ -170,14 +170,20 @@ def _out(flat: list[Flat]) -> list[tuple[int, str, str, str]]:
 def _together(flat: list[Flat]) -> list[Flat]:
     """Engines of an implementation that did alike on a case in one row: thousands of rows are nothing to read."""
     found: dict[Any, Flat] = {}
+    engines: dict[Any, list[str]] = collections.defaultdict(list)
     for number, row in enumerate(flat):
         who, _, engine = (row.get("impl") or "").partition(" engine ")
         alike = [row.get(name) for name in ("case", "problem", "declared", "reached", "trials", "notes", "result")]
         key = (who, *alike) if engine else number
-        if key in found:
-            found[key]["impl"] = f"{found[key]['impl'].replace(' engine ', ' engines ')}, {engine}"
-        else:
-            found[key] = {**row}
+        engines[key].append(engine)
+        found.setdefault(key, {**row})
+    for key, row in found.items():
+        if (n := len(engines[key])) > 1:
+            names = sorted(set(engines[key]), key=int)
+            forms = (
+                f" in {n} forms" if n > len(names) else ""
+            )  # an engine that takes several layouts has a row for each
+            row["impl"] = f"{key[0]} engine{'s' * (len(names) > 1)} {', '.join(names)}{forms}"
     return list(found.values())
 
 

@@ -1,17 +1,19 @@
 """A process that finds all on disk computes on device arrays without importing Numba, by keys that Numba's settings are in."""
 
+import ast
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import numbadnn
 from numbadnn.host import images, kept_images, sources
 from numbadnn.host.entry import entry
 from numbadnn.kernels.build import support
@@ -208,6 +210,40 @@ def test_a_function_is_compiled_once_for_a_code_of_its_package(tmp_path: Path, m
                 entry.__wrapped__("numbadnn.kernels.build.shim", "launch_shim")
     kept_images._fixed.cache_clear()
     assert len(list(tmp_path.glob("*.image"))) == 2
+
+
+def for_the_device(module: str) -> bool:
+    """Whether a module imports Numba, or is one of those that do."""
+    parts = module.split(".")
+    return parts[0] in ("numba", "llvmlite") or (
+        parts[:2] == ["numbadnn", "kernels"] and ("device" in parts or "lang" in parts)
+    )
+
+
+def imports_outside_build(tree: ast.AST) -> Iterator[str]:
+    """The modules that are imported by a module or by its functions, those called ``build`` left out: they compile."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif not (isinstance(node, ast.FunctionDef) and node.name == "build"):
+            yield from imports_outside_build(node)
+
+
+def test_a_plan_of_kernels_imports_no_module_that_imports_numba() -> None:
+    """Not to know a tile's size either: what both sides know is in modules of the host."""
+    root = Path(numbadnn.__file__).parent / "kernels"
+    hosts = [
+        p
+        for p in root.rglob("*.py")
+        if p.relative_to(root).parts[0] not in ("build", "lang") and "device" not in p.parts
+    ]
+    found = {
+        str(p): [name for name in imports_outside_build(ast.parse(p.read_text())) if for_the_device(name)]
+        for p in hosts
+    }
+    assert len(hosts) > 80 and not {name: names for name, names in found.items() if names}
 
 
 ON_GPU = """

@@ -31,7 +31,7 @@ from numbadnn.kernels.gemm.config import (
     wgmma_config,
     wgmma_reason,
 )
-from numbadnn.kernels.gemm.problem import AsyncConfig, Config, GemmProblem, Operand, TilesConfig, WgmmaConfig
+from numbadnn.kernels.gemm.problem import AsyncConfig, Config, GemmProblem, M, Operand, TilesConfig, WgmmaConfig, depth
 from numbadnn.problem import ITEMSIZE
 from numbadnn.registry import SEQUENCE, Executable
 
@@ -142,26 +142,25 @@ def _prepare_tiles(problem: GemmProblem, device: int, config: TilesConfig | Asyn
 def _prepare_wgmma(problem: GemmProblem, device: int, config: WgmmaConfig, chosen: Kernel) -> Any:
     from numbadnn.gpu.context import ensure_context
     from numbadnn.kernels.build import tensormap as _tensormap
-    from numbadnn.kernels.gemm.device import wgmma as _gemm_wgmma
 
     maps = []
     kind = "tf32" if problem.dtype == "float32" else problem.dtype
-    size, depth = ITEMSIZE[problem.dtype], _gemm_wgmma.depth(problem.dtype)
+    size, terms = ITEMSIZE[problem.dtype], depth(problem.dtype)
     with ensure_context(device):
-        for which, rows, tile in ((0, problem.m, _gemm_wgmma.M), (1, problem.n, config.n)):
+        for which, rows, tile in ((0, problem.m, M), (1, problem.n, config.n)):
             found = by_tma(problem, which)
             assert found
             along_k, stride = found
-            extents, box = ((problem.k, rows), (depth, tile)) if along_k else ((rows, problem.k), (64, 64))
+            extents, box = ((problem.k, rows), (terms, tile)) if along_k else ((rows, problem.k), (64, 64))
             step = problem.batch_strides[which] if problem.batch > 1 else 0
             images = problem.batch if step else 1
             strides = (size * stride, size * (step or stride * extents[1]))
             maps.append(_tensormap.encode(kind, (*extents, images), strides, (*box, 1)))
-    tiles = -(-problem.m // _gemm_wgmma.M) * -(-problem.n // config.n) * problem.batch
+    tiles = -(-problem.m // M) * -(-problem.n // config.n) * problem.batch
     moves = tuple(int(problem.batch > 1 and step != 0) for step in problem.batch_strides[:2])
     scalars = (
         *maps, (problem.m, problem.n, problem.k), problem.batch, moves, problem.c_strides, problem.batch_strides[2],
         problem.alpha, problem.beta,
     )  # fmt: skip
     grid = (min(tiles, multiprocessors(device)), 1, 1)
-    return chosen.prepare(device, grid, (384, 1, 1), scalars, _gemm_wgmma.shared_bytes(config.n, config.stages))
+    return chosen.prepare(device, grid, (384, 1, 1), scalars, config.shared_bytes)

@@ -82,6 +82,10 @@ class GemmProblem:
         )
 
 
+#: of a tile of ``device/wgmma.py``; 64 elements of 16 bits, 32 of float32, are the 128 bytes of the swizzle
+M, K = 128, 64
+
+
 @dataclass(frozen=True, slots=True)
 class WgmmaConfig:
     """A tile of 128 x ``n``, a ring of ``stages``; which operands are packed along k; elements c takes at a time (1, 2, 8)."""
@@ -91,6 +95,21 @@ class WgmmaConfig:
     a_by_rows: bool
     b_by_rows: bool
     store: int
+
+    @property
+    def shared_bytes(self) -> int:
+        """The ring, its barriers, and what aligning it takes."""
+        return 1024 + self.stages * (stage_bytes(self.n) + 16)
+
+
+def stage_bytes(n: int) -> int:
+    """A stage of the ring: both operands."""
+    return (M + n) * K * 2
+
+
+def depth(dtype: str) -> int:
+    """Terms of a stage."""
+    return 2 * K // ITEMSIZE[dtype]
 
 
 @dataclass(frozen=True, slots=True)

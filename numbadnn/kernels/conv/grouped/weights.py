@@ -13,7 +13,7 @@ from numbadnn.kernels.build.plans import around, one_launch
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.conv.grouped import weights_config as configurations
 from numbadnn.kernels.conv.grouped.access import CHANNELS
-from numbadnn.kernels.conv.grouped.weights_config import GroupedWeightsConfig, partial_bytes, tiles_of
+from numbadnn.kernels.conv.grouped.weights_config import SPAN, GroupedWeightsConfig, partial_bytes, tiles_of
 from numbadnn.problem import Policy, normalised_strides
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
@@ -111,8 +111,6 @@ def _arguments(problem: ConvProblem, config: GroupedWeightsConfig) -> tuple[Any,
 
 def total_launch(problem: ConvProblem, splits: int, device: int) -> Any:
     """The second kernel made ready."""
-    from numbadnn.kernels.conv.grouped.device.total import SPAN
-
     w, count = problem.w, math.prod(problem.w.shape)
     # few elements: more threads an element, so that memory is asked for enough at a time
     lanes = next((n for n in (16, 8, 4, 2) if splits >= 2 * n and n * count <= 1 << 20), 1)

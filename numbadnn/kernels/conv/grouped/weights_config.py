@@ -22,6 +22,8 @@ LEAST_WARPS, MOST_WARPS, MOST_POSITIONS = 3, 16, 512
 BYTE, COPY, PRODUCT, READ, TURN, LOAD = 3.0e-5, 9e-5, 1.2e-3, 1.9e-3, 2.0, 2.0
 #: configurations that ``space`` lists
 MOST_TIMED = 12
+#: elements that a block of the second kernel adds up
+SPAN = 128
 SHARED_BYTES, ALL_SHARED_BYTES, MULTIPROCESSORS = 99 * 1024, 224 * 1024, 132
 
 

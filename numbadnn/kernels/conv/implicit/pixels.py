@@ -20,6 +20,7 @@ from numbadnn.kernels.conv.implicit.pixels_config import (
     microseconds,
     packed_bytes,
     product,
+    shared_bytes,
     space,
     store_of,
     workspace_bytes,
@@ -186,7 +187,6 @@ def _main(p: Product, config: PixelsConfig, device: int) -> Any:
     from numbadnn.gpu.context import ensure_context
     from numbadnn.kernels.build import tensormap as _tensormap
     from numbadnn.kernels.build.machine import multiprocessors
-    from numbadnn.kernels.conv.implicit.device import pixels as _implicit_pixels
 
     dtype = p.source.dtype
     kind = "tf32" if dtype == "float32" else dtype
@@ -205,7 +205,7 @@ def _main(p: Product, config: PixelsConfig, device: int) -> Any:
         grid,
         (threads_of(config), 1, 1),
         (*descriptors, *scalars),
-        _implicit_pixels.shared_bytes(config),
+        shared_bytes(config),
     )
 
 

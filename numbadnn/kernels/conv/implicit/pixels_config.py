@@ -16,6 +16,7 @@ MULTIPROCESSORS = 132
 SHARED_BYTES = 228 * 1024
 #: of ``store``: lines of 128 bytes by the threads, boxes by the copy engine
 LINES, COPIES = 32, 64
+ROW = 128  # bytes of a row in shared memory, those of the swizzle
 #: of a ring beside buffers for all columns of a tile
 WHOLE_STAGES = 4
 
@@ -127,6 +128,13 @@ def buffer_bytes(config: PixelsConfig) -> int:
     if config.store < LINES:
         return 0
     return 2 * 64 * 128 * (max(2, -(-config.n // 64)) if config.whole else 2)
+
+
+def shared_bytes(config: PixelsConfig) -> int:
+    """The ring, buffers of results, filters that stay, barriers, and what aligning it takes."""
+    filters = filter_bytes(config.n, config.by_rows)
+    ring = config.stages * (config.m * ROW + (0 if config.resident else filters) + 16)
+    return 1024 + ring + buffer_bytes(config) + config.resident * filters + 16
 
 
 def stages_of(config: PixelsConfig) -> int:

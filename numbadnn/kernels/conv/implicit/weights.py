@@ -22,6 +22,7 @@ from numbadnn.kernels.conv.implicit.walk import (
     rows_step,
     window,
 )
+from numbadnn.kernels.conv.implicit.weights_config import WIDE, shared_bytes
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import Executable
@@ -231,8 +232,6 @@ def total_arguments(problem: ConvProblem, splits: int) -> tuple[Any, ...]:
 
 def total_launch(problem: ConvProblem, splits: int, device: int) -> Any:
     """The second kernel made ready."""
-    from numbadnn.kernels.conv.implicit.device.weights import WIDE
-
     w, wide, rows = problem.w, -(-problem.y.shape[1] // problem.groups // WIDE), rows_of(problem)
     # few elements: smaller tiles and more threads an element, so that memory is asked for enough at a time
     tiles = wide * rows // 64 * problem.groups
@@ -252,7 +251,6 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
     from numbadnn.gpu.context import ensure_context
     from numbadnn.kernels.build import tensormap as _tensormap
     from numbadnn.kernels.build.machine import multiprocessors
-    from numbadnn.kernels.conv.implicit.device import weights as _implicit_weights
 
     config, device = config or space(problem, policy.workspace_limit)[0], policy.device
     with ensure_context(device):
@@ -262,7 +260,7 @@ def plan(problem: ConvProblem, policy: Policy, config: WeightsConfig | None = No
         )
     scalars = arguments(problem, config)
     chosen = weights_kernel(problem.x.dtype, problem.axes, config)
-    shared = _implicit_weights.shared_bytes(config)
+    shared = shared_bytes(config)
     grid = (min(scalars[1], multiprocessors(device)), 1, 1)
     main = chosen.prepare(device, grid, (384, 1, 1), (*descriptors, *scalars), shared)
     nbytes, direct = 0, main.direct

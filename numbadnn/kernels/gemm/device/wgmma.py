@@ -11,28 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.gemm.problem import WgmmaConfig
+from numbadnn.kernels.gemm.problem import K, M, WgmmaConfig, depth, stage_bytes
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.access import load, store, store_vector
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, u32
 from numbadnn.kernels.lang.pipeline import consumer, ring_of
 from numbadnn.problem import ITEMSIZE
 
-M, K = 128, 64  # of a tile; 64 elements of 16 bits, 32 of float32, are the 128 bytes of the swizzle
 RASTER = (
     16  # tiles of C are taken in columns of so many rows of tiles, so that neighbours share A and B in the L2 cache
 )
 _SWIZZLE = 1 << 62
-
-
-def stage_bytes(n: int) -> int:
-    """A stage of the ring: both operands."""
-    return (M + n) * K * 2
-
-
-def shared_bytes(n: int, stages: int) -> int:
-    """The ring, its barriers, and what aligning it takes."""
-    return 1024 + stages * (stage_bytes(n) + 16)
 
 
 def _descriptor(by_rows: bool) -> int:
@@ -55,11 +44,6 @@ def _place(n: int) -> Callable[..., Any]:
         return batch, i32(band * RASTER + rest - column * high), column
 
     return place
-
-
-def depth(dtype: str) -> int:
-    """Terms of a stage."""
-    return 2 * K // ITEMSIZE[dtype]
 
 
 def _feed(config: WgmmaConfig) -> Callable[..., Any]:

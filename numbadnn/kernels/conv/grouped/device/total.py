@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from numbadnn.kernels.conv.grouped.weights_config import SPAN
 from numbadnn.kernels.lang.access import load, load_vector, store
 from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32
 
 SIZE = 2
-#: shares that a thread fetches at once; elements of a block
-AHEAD, SPAN = 8, 128
+AHEAD = 8  # shares that a thread fetches at once
 
 
 def total(dtype: str, lanes: int, linear: bool) -> Callable[..., None]:

@@ -22,23 +22,15 @@ from typing import Any
 
 from numbadnn.kernels.conv.implicit.device.index import divided, located, share, taps_met
 from numbadnn.kernels.conv.implicit.device.put import write_of
-from numbadnn.kernels.conv.implicit.pixels_config import COPIES, buffer_bytes, filter_bytes
+from numbadnn.kernels.conv.implicit.pixels_config import COPIES, ROW, buffer_bytes, filter_bytes
 from numbadnn.kernels.gemm.device.wgmma import _descriptor
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, u32
 from numbadnn.kernels.lang.pipeline import consumer, ring_of
 from numbadnn.problem import ITEMSIZE
 
-ROW = 128  # bytes of a row in shared memory, those of the swizzle
 #: registers of a thread that copies and of one that multiplies; what ptxas gives it beyond them is an illegal instruction
 FEWER, MORE = 88, 208
-
-
-def shared_bytes(config: Any) -> int:
-    """The ring, buffers of results, filters that stay, barriers, and what aligning it takes."""
-    filters = filter_bytes(config.n, config.by_rows)
-    ring = config.stages * (config.m * ROW + (0 if config.resident else filters) + 16)
-    return 1024 + ring + buffer_bytes(config) + config.resident * filters + 16
 
 
 def _place(axes: int, phases: bool, shares: bool) -> Callable[..., Any]:

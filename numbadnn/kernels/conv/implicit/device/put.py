@@ -20,9 +20,6 @@ from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.cuda import cuda, device, f32, i32, i64, u32
 from numbadnn.problem import ITEMSIZE
 
-#: bytes of the buffers of both groups, two each of 64 rows of 128 bytes
-BUFFERS = 4 * 64 * 128
-
 
 def by_threads(n: int, store: int, out: str) -> Callable[..., None]:
     """``put(sums, upper, lower, upper_live, lower_live, column, columns, step, alpha, beta)``: two rows of a thread to memory."""

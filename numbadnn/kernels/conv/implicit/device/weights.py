@@ -18,27 +18,17 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.kernels.conv.implicit.device.index import divided, located, share
-from numbadnn.kernels.conv.implicit.device.pixels import FEWER, MORE, ROW
-from numbadnn.kernels.conv.implicit.device.put import BUFFERS, by_threads, by_transposed_copies
+from numbadnn.kernels.conv.implicit.device.pixels import FEWER, MORE
+from numbadnn.kernels.conv.implicit.device.put import by_threads, by_transposed_copies
+from numbadnn.kernels.conv.implicit.pixels_config import ROW
+from numbadnn.kernels.conv.implicit.weights_config import BUFFERS, WIDE, stage_bytes
 from numbadnn.kernels.lang import hopper
 from numbadnn.kernels.lang.access import load, load_vector, store, store_vector
 from numbadnn.kernels.lang.cuda import ELEMENT, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.pipeline import consumer, ring_of
 from numbadnn.problem import ITEMSIZE
 
-WIDE = 16  # filters that a block of ``total`` adds up
 AHEAD = 4  # splits that a thread of it fetches at once
-
-
-def stage_bytes(m: int, n: int, terms: int) -> int:
-    """A stage of the ring: both operands."""
-    return (m + n) * terms * 2
-
-
-def shared_bytes(config: Any) -> int:
-    """The ring, its barriers, buffers of results, and what aligning it takes."""
-    ring = config.stages * (stage_bytes(config.m, config.n, config.terms) + 16)
-    return 1024 + ring + (BUFFERS if config.direct else 0)
 
 
 @device

@@ -322,6 +322,27 @@ def test_a_stride_past_the_image_takes_one_window_however_long_it_is():
             np.testing.assert_array_equal(numbadnn.pool_grad(x, y, y, (2, 3), stride, mode), dx)
 
 
+@pytest.mark.parametrize("mode", ("max", "sum", "average_inc_pad", "average_exc_pad"))
+@pytest.mark.parametrize("order", "CF")
+def test_a_window_far_larger_than_the_image_costs_what_the_image_does(mode, order):
+    """Of 2**40 elements, and of 2**36 in strides of 2**35: tables as long as either would not fit memory."""
+    x = np.random.default_rng(0).integers(-9, 9, (2, 4, 5, 6)).astype("float32", order=order)
+    far, counted = 1 << 39, 30 if mode == "average_exc_pad" else 1 << 80
+    y = numbadnn.pool(x, (2 * far, 2 * far), (1 << 40, 1 << 40), mode, (far, far))
+    reduced = {"max": x.max((2, 3)), "sum": x.sum((2, 3))}.get(mode, x.sum((2, 3)) / np.float32(counted))
+    np.testing.assert_allclose(y[:, :, 0, 0], reduced, rtol=1e-6)
+    dx = numbadnn.pool_grad(x, y, np.ones_like(y), (2 * far, 2 * far), (1 << 40, 1 << 40), mode, (far, far))
+    first = np.arange(30) == x.reshape(2, 4, 30).argmax(2)[..., None]
+    each = {"max": first.reshape(x.shape), "sum": np.ones_like(x)}.get(mode, np.full_like(x, 1 / np.float32(counted)))
+    np.testing.assert_allclose(dx, each, rtol=1e-6)
+    if mode == "sum":
+        half = 1 << 35  # the first of two windows ends behind column 0 and row 0, the second begins there
+        y = numbadnn.pool(x, (half, half), (half, half), mode, (half - 1, half - 1))
+        np.testing.assert_array_equal(
+            y, [[[[a[0, 0], a[0, 1:].sum()], [a[1:, 0].sum(), a[1:, 1:].sum()]] for a in b] for b in x]
+        )
+
+
 def test_channels_last_in_channels_last_out():
     x = np.ones((2, 6, 6, 4), "float32").transpose(0, 3, 1, 2)
     y = numbadnn.pool(x, (2, 2), (2, 2))

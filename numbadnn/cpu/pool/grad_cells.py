@@ -44,7 +44,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, l
     do, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
     deep, tall = d1 - d0, h1 - h0
-    base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, geo, deep * tall)
+    base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, deep * tall)
     fours, whole, rest = cut(m, four, like)
     for q in range(geo.Q):
         numbers = at + q * lay.strip * acc

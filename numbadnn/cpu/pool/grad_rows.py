@@ -60,7 +60,7 @@ def _row_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, lik
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
     fetch(shares, geo.Q, dy + (o * ys.d + p * ys.h) * size, ys.w, like)
     if kind >= 2:
-        divide_line(shares, geo.Q, lay.spans, rows_counted(kind, geo, (d1 - d0) * (h1 - h0)), like)
+        divide_line(shares, geo.Q, lay.spans, rows_counted(kind, (d1 - d0) * (h1 - h0)), like)
     if kind == 0:
         phases, count, start = min(geo.kw, geo.sw), 0, True
         for d in range(d0, d1):

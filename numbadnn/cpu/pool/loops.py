@@ -6,7 +6,7 @@ an element of all windows along it is a run, and a vector of windows is reduced 
 
 ``kind``: 0 maximum, 1 sum, 2 average over the whole window, 3 over what is inside the image. ``shape`` holds the numbers
 of a ``Geometry``, ``strides`` a row of ``Steps`` for each array. A divisor is ``spans[q]``, the columns that count in
-window q, times ``rows_counted``. Loading this module imports Numba.
+window q (an average with padding: all of the window), times ``rows_counted``. Loading this module imports Numba.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def extent(o, n, window, stride, pad):
 
 
 @njit(nogil=True, inline="always")
-def rows_counted(kind, geo, inside):
-    """Rows of the window that an average counts, of which ``inside`` are inside the image."""
-    return inside if kind == 3 else geo.kd * geo.kh
+def rows_counted(kind, inside):
+    """How many rows of a window an average counts, beside those that ``spans`` has; ``inside`` are inside the image."""
+    return inside if kind == 3 else 1
 
 
 @inner
@@ -171,7 +171,7 @@ def _rows_of_thread(
         if long:
             _make_good(best, low, geo.Q, like)
         if kind >= 2:
-            divide_line(best, geo.Q, spans, rows_counted(kind, geo, (d1 - d0) * (h1 - h0)), like)
+            divide_line(best, geo.Q, spans, rows_counted(kind, (d1 - d0) * (h1 - h0)), like)
         flush(best, geo.Q, y + (n * ys.n + c * ys.c + o * ys.d + p * ys.h) * size, ys.w, like)
 
 
@@ -235,7 +235,7 @@ def _cells_of_thread(tid, threads, x, y, dtype, kind, channels, count, shape, st
         deep, tall = d1 - d0, h1 - h0
         base = x + (n * xs.n + d0 * xs.d + h0 * xs.h) * size
         row = y + (n * ys.n + o * ys.d + p * ys.h) * size
-        factor = rows_counted(kind, geo, deep * tall)
+        factor = rows_counted(kind, deep * tall)
         for q in range(geo.Q):
             _, w0, w1 = extent(q, geo.W, geo.kw, geo.sw, geo.pw)
             cell, at, wide = base + w0 * xs.w * size, row + q * ys.w * size, w1 - w0

@@ -56,22 +56,39 @@ def _windows_over(n: int, outputs: int, window: int, stride: int, pad: int) -> n
     return np.stack([np.maximum((u - window) // stride + 1, 0), np.minimum(u // stride, outputs - 1)], 1).copy()
 
 
+def _in_sight(n: int, outputs: int, window: int, stride: int, pad: int) -> tuple[int, int, int]:
+    """Window, stride and pad whose windows hold the same elements of an axis; what no window has inside is left out.
+
+    >>> _in_sight(5, 1, 1 << 40, 1 << 40, 1 << 39), _in_sight(9, 5, 3, 2, 1)
+    ((5, 5, 0), (3, 2, 1))
+    """
+    if stride >= n:  # one window at most begins behind the first element and before the last
+        first = pad // stride + 1
+        start = first * n - min(first * stride - pad, n)
+        return start + min(window - pad, n), n, start
+    before = max(0, pad - (outputs - 1) * stride)  # so many elements of a window no window has inside
+    return min(window - before, pad - before + n), stride, pad - before
+
+
 class _Geometry:
     """What both operations' kernels are told: see ``loops.py``."""
 
     def __init__(self, problem: PoolProblem) -> None:
         self.image, self.outputs = _three(problem.x.shape[2:], 1), _three(problem.y.shape[2:], 1)
-        self.window, self.stride = _three(problem.window, 1), _three(problem.stride, 1)
-        self.pad = _three(problem.pad, 0)
+        whole, stride, pad = _three(problem.window, 1), _three(problem.stride, 1), _three(problem.pad, 0)
+        axes = map(_in_sight, self.image, self.outputs, whole, stride, pad)
+        self.window, self.stride, self.pad = map(list, zip(*axes, strict=True))
         self.all = np.array([*self.image, *self.outputs, *self.window, *self.stride, *self.pad], np.int64)
         self.acc: Any = np.dtype(np.float64 if problem.x.dtype == "float64" else np.float32)
         kind = KINDS[problem.mode]
         self.like, self.kind = np.empty(1, STORED[problem.x.dtype]), np.int64(kind)
         W, Q, kw, sw, pw = (axis[2] for axis in (self.image, self.outputs, self.window, self.stride, self.pad))
-        # per window along a row: the columns that count, and the first element inside the image
+        # per window along a row: the columns that count, those of padding with all rows; the first element inside the image
         start = np.arange(_up(Q) + 16) * sw - pw
         inside = np.minimum(start + kw, W) - np.maximum(start, 0)
-        self.spans = (np.maximum({1: 1, 2: kw}.get(kind, inside), 1) * np.ones_like(start)).astype(self.acc)
+        self.spans = (np.maximum({1: 1, 2: float(math.prod(whole))}.get(kind, inside), 1) * np.ones_like(start)).astype(
+            self.acc
+        )
         self.firsts = np.maximum(-start, 0).astype(np.int32 if self.acc.itemsize == 4 else np.int64)
         # lines of a split row: what precedes the image, the image or the windows, and a vector over
         self.front, self.margin = -(-pw // sw), max((kw - 1 - pw) // sw, 0)

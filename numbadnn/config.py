@@ -283,9 +283,10 @@ def current() -> Options:
 class using(ContextDecorator):
     """Set options for a block of code, in this thread or task only; blocks nest. None sets an option's default.
 
-    Around the ``yield`` of a generator they are in force for whoever runs it too, until the block ends; it ends for the thread
-    or task that ends it, so close a generator where it began. It decorates functions too. Without ``with`` nothing is set, and
-    a RuntimeWarning says so; ``set_options`` is for the whole process.
+    A block that has ended can begin again; one that is in force cannot, and a RuntimeError says so. Around the ``yield`` of a
+    generator they are in force for whoever runs it too, until the block ends; it ends for the thread or task that ends it, so
+    close a generator where it began. It decorates functions too. Without ``with`` nothing is set, and a RuntimeWarning says so;
+    ``set_options`` is for the whole process.
 
     Raises TypeError for an unknown option and ValueError, with the valid values, for a wrong value.
 
@@ -295,6 +296,7 @@ class using(ContextDecorator):
     """
 
     _begun = True  # until there is something to begin
+    _inside = False
 
     def __init__(self, **options: Unpack[OptionValues]) -> None:
         _check_known("using", options)
@@ -303,11 +305,26 @@ class using(ContextDecorator):
         self._begun = False
 
     def __enter__(self) -> Options:
-        self._begun = True
-        return self._inner.__enter__()
+        if self._inside:
+            raise RuntimeError(
+                "this block of using() is in force: make another, numbadnn.using(...), to begin one within it"
+            )
+        self._begun = self._inside = True
+        try:
+            return self._inner.__enter__()
+        except BaseException:
+            self._reset()
+            raise
 
     def __exit__(self, *error: Any) -> None:
-        self._inner.__exit__(*error)
+        try:
+            self._inner.__exit__(*error)
+        finally:
+            self._reset()
+
+    def _reset(self) -> None:
+        """The block may begin once more."""
+        self._inner, self._inside = _block(self._values), False
 
     def __call__(self, function: Any) -> Any:
         self._begun = True

@@ -104,6 +104,19 @@ def test_the_same_values_are_the_same_object_so_that_plans_are_found_again() -> 
         assert one is two
 
 
+def test_a_block_that_has_ended_begins_again_and_one_in_force_does_not() -> None:
+    default, block = config.current().determinism, numbadnn.using(determinism="gpu_to_gpu")
+    for _ in range(3):
+        with block as options:
+            assert options.determinism == config.current().determinism == "gpu_to_gpu"
+            with pytest.raises(RuntimeError, match="in force: make another"), block:
+                raise AssertionError
+            assert config.current().determinism == "gpu_to_gpu"
+        assert config.current().determinism == default
+        with pytest.raises(KeyError), block:
+            raise KeyError
+
+
 def test_a_block_that_could_not_begin_leaves_nothing_behind() -> None:
     code = (
         "import os, numbadnn; from numbadnn import config\n"

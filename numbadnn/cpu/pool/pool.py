@@ -76,8 +76,8 @@ class _Geometry:
     def __init__(self, problem: PoolProblem) -> None:
         self.image, self.outputs = _three(problem.x.shape[2:], 1), _three(problem.y.shape[2:], 1)
         whole, stride, pad = _three(problem.window, 1), _three(problem.stride, 1), _three(problem.pad, 0)
-        axes = map(_in_sight, self.image, self.outputs, whole, stride, pad)
-        self.window, self.stride, self.pad = map(list, zip(*axes, strict=True))
+        seen = map(_in_sight, self.image, self.outputs, whole, stride, pad)
+        self.window, self.stride, self.pad = map(list, zip(*seen, strict=True))
         self.all = np.array([*self.image, *self.outputs, *self.window, *self.stride, *self.pad], np.int64)
         self.acc: Any = np.dtype(np.float64 if problem.x.dtype == "float64" else np.float32)
         kind = KINDS[problem.mode]

@@ -58,8 +58,10 @@ def _moments(x: Float64, axes: tuple[int, ...]) -> tuple[Float64, Float64]:
         shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
         return np.full(shape, np.nan), np.full(shape, np.nan)
     first = x[tuple(slice(0, 1) if a in axes else slice(None) for a in range(x.ndim))]
-    rest = (x - first).mean(axis=axes, keepdims=True)
-    return first + rest, np.square((x - first) - rest).mean(axis=axes, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        rest = (x - first).mean(axis=axes, keepdims=True)
+        mean, var = first + rest, np.square((x - first) - rest).mean(axis=axes, keepdims=True)
+        return np.where(np.isnan(mean), x.mean(axis=axes, keepdims=True), mean), var  # infinite where the first is
 
 
 def batch_normalization_train(

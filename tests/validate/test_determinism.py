@@ -22,7 +22,6 @@ from numbadnn.registry import DETERMINISM, FAMILY, Executable, Impl, implementat
 from numbadnn.validate.determinism import batches, levels
 from numbadnn.validate.determinism import report as determinism_report
 from numbadnn.validate.determinism import rows as determinism_rows
-from numbadnn.validate.documents import document
 from numbadnn.validate.faults import planted
 
 LINE = "softmax x=float32:6x10 y=float32:6x10 algo=accurate mode=channel"
@@ -395,25 +394,3 @@ def test_chunks_in_processes_give_the_same_report_and_one_that_dies_is_a_row(
 def test_layers_in_between_are_taken_where_no_case_is_named() -> None:
     names = [case.name for case in determinism_report.cases([], -1)]
     assert len(names) == len(set(names)) and "resnext50/4b-grouped/grad-weights/float16-nhwc" in names
-
-
-def test_reports_of_parts_are_joined_and_the_later_row_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = [tmp_path / f"{name}.json" for name in ("one", "two", "joined")]
-    for number, file in enumerate(files[:2]):
-        rows = [
-            determinism_rows.Row(
-                case, f"softmax {case}", "numba.rows", None, "float32", "gpu_to_gpu", sha256=str(number)
-            )
-            for case in ("both", file.stem)
-        ]
-        found = [dataclasses.asdict(row) for row in rows]
-        document.write(str(file), document.make("determinism", found, seconds=1.0, device=-1, arguments={}))
-    determinism_rows.join(str(files[2]), [str(file) for file in files[:2]])
-    assert "numba.rows" in capsys.readouterr().out
-    _, joined = determinism_rows.read_report(str(files[2]))
-    assert {row.case: row.sha256 for row in joined.values()} == {"both": "1", "one": "0", "two": "1"}
-    report_file(tmp_path / "else.json", a="1")
-    with pytest.raises(ValueError, match="expected reports of one device"):
-        determinism_rows.join(str(files[2]), [str(files[0]), str(tmp_path / "else.json")])

@@ -31,9 +31,9 @@ from numbadnn.validate.determinism.rows import (
     CANNOT_RUN,
     INCOMPLETE,
     MISMATCH,
-    OK,
     Row,
     exercised,
+    exit_status,
     judge,
     measured_levels,
     table,
@@ -96,7 +96,9 @@ def run(names: list[str], backend: str | None, budget: float | None, files: File
         files.write(report())
         print(table(rows))
         raise
-    status = _status(rows, left[0])
+    status = exit_status(rows)
+    if left[0] and status != MISMATCH:
+        status = INCOMPLETE
     unwritten = files.write(report(status))
     print(table(rows))
     if rows:
@@ -115,14 +117,6 @@ def run(names: list[str], backend: str | None, budget: float | None, files: File
     for line in unwritten:
         print(line, file=sys.stderr)
     return status or (CANNOT_RUN if unwritten else status)
-
-
-def _status(rows: list[Row], left: int) -> int:
-    if any(row.verdict in ("wanting", "failed") for row in rows):
-        return MISMATCH
-    if left:
-        return INCOMPLETE
-    return OK if any(row.verdict == "ok" for row in rows) else CANNOT_RUN
 
 
 def cases(names: list[str], device: int) -> list[Case]:

@@ -2,14 +2,12 @@
 
 A row is one implementation, or one engine of cuDNN's, on one case: the level it declares, the level it reached, which trials it
 went through and how often the bits were the same, and a SHA-256 of the bytes. A report is JSON with a row a line, so that it can
-be committed and compared. ``python -m numbadnn.validate.determinism.rows TO.json FROM.json ...`` joins reports of parts of the
-cases and prints the table.
+be committed and compared.
 """
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,6 +143,13 @@ def exercised(rows: list[Row]) -> str:
     return f"tried, of {len(rows)} rows: " + "; ".join(parts)
 
 
+def exit_status(rows: list[Row]) -> int:
+    """Of rows that were all judged: 1 for one that is wanting or failed, 3 where none could be tried."""
+    if any(row.verdict in ("wanting", "failed") for row in rows):
+        return MISMATCH
+    return OK if any(row.verdict == "ok" for row in rows) else CANNOT_RUN
+
+
 # ---- two reports -----------------------------------------------------------------------------------------------------
 
 
@@ -191,23 +196,3 @@ def compare(first: str, second: str) -> int:
     if not both:
         return CANNOT_RUN
     return MISMATCH if broken else OK
-
-
-def join(target: str, sources: list[str]) -> None:
-    """One report of several of one machine and versions; of a row that is in two the later counts."""
-    reports = [read_report(file) for file in sources]
-    facts = [{name: report[name] for name in ("device", "versions")} for report, _ in reports]
-    if any(fact != facts[0] for fact in facts):
-        raise ValueError(f"expected reports of one device and versions, got {facts}")
-    rows = {key: row for _, found in reports for key, row in found.items()}
-    head = {"format": FORMAT, "date": max(report["date"] for report, _ in reports), **facts[0]}
-    head["seconds"] = round(sum(report["seconds"] for report, _ in reports), 1)
-    Path(target).write_text(document.text({**head, "rows": [dataclasses.asdict(row) for row in rows.values()]}))
-    print(table(list(rows.values())))
-    print(exercised(list(rows.values())))
-
-
-if __name__ == "__main__":
-    import sys
-
-    join(sys.argv[1], sys.argv[2:])

@@ -111,6 +111,8 @@ def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
     cudnn, driver = here.get("cudnn") or {}, here.get("cuda_driver")
     found = [
         ("date", document.get("date")),
+        ("made in parts", "; ".join(_part(part) for part in document.get("parts") or ())),
+        ("commit", document.get("commit")),
         ("device", document.get("device")),
         (
             "GPU",
@@ -127,6 +129,11 @@ def facts(document: dict[str, Any]) -> list[tuple[str, str]]:
         *(_options(here.get("options") or {})),
     ]
     return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
+def _part(part: dict[str, Any]) -> str:
+    at = f" at {part['commit']}" if part.get("commit") else ""
+    return f"{part['cases']} cases on {part['date']}{at}"
 
 
 def _where(document: dict[str, Any]) -> list[str]:

@@ -292,6 +292,39 @@ def test_chunks_of_numpy_stream_through_gpus(where: dict[str, Any], dtype: Any) 
 
 
 @pytest.mark.gpu
+def test_chunks_in_pinned_memory_go_from_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba import cuda
+
+    x = np.random.default_rng(0).standard_normal((2, 4, 600, 256), np.float32)
+    pinned = cuda.pinned_array(x.shape, np.float32)
+    pinned[...] = x
+    sent: list[int] = []
+    copy = devices.Lane._sent
+
+    def counted(lane: devices.Lane, there: int, here: int, nbytes: int) -> None:
+        sent.append(nbytes)
+        copy(lane, there, here, nbytes)
+
+    def in_rows(name: str, array: np.ndarray) -> Any:
+        """Chunks that are views."""
+        chunks = {(name, n, 0, i, 0): array[n : n + 1, :, 200 * i : 200 * i + 200] for n in range(2) for i in range(3)}
+        return da.Array(chunks, name, ((1, 1), array.shape[1:2], (200,) * 3, array.shape[3:]), dtype=array.dtype)
+
+    monkeypatch.setattr(devices.Lane, "_sent", counted)
+    w = np.random.default_rng(1).standard_normal((4, 4, 5, 3), np.float32)
+    how: dict[str, Any] = {"border_mode": ((2, 2), (1, 1))}
+    for function, arguments in ((nd.conv2d, (w,)), (nd.softmax, ()), (nd.conv2d_grad_wrt_inputs, (w, x.shape))):
+        keywords = {} if function is nd.softmax else how
+        found = [
+            function(in_rows(name, array), *arguments, device="cuda", **keywords).compute(num_workers=4)
+            for name, array in (("pinned", pinned), ("ordinary", x))
+        ]
+        assert np.array_equal(*found)
+        assert sum(sent) > pinned.nbytes // 2  # of the pinned ones, their borders with them
+        sent.clear()
+
+
+@pytest.mark.gpu
 def test_chunks_of_cupy_stay_on_the_gpu() -> None:
     cupy = pytest.importorskip("cupy")
     x = da.from_array(cupy.asarray(X), chunks=(1, 8, 11, 13), asarray=False)

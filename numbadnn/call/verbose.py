@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbadnn.host import compiling
-from numbadnn.host.stderr import say as say
+from numbadnn.host.log import say as say
 from numbadnn.registry import Executable
 
 

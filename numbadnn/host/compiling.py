@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from numbadnn import config
-from numbadnn.host.stderr import say
+from numbadnn.host.log import say
 
 #: seconds of compiling in one call after which the line is printed
 PATIENCE = 1.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from numbadnn.errors import CudnnError, NotSupportedError, NumbaDNNError
-from numbadnn.host import stderr
+from numbadnn.host import log
 from numbadnn.kept import machine, ranks
 from numbadnn.kept.outcome import KEPT, NEAR, Measured, Outcome
 from numbadnn.problem import Policy
@@ -302,7 +302,7 @@ def prefer_untuned(outcome: Outcome) -> None:
 
 def to_stderr(problem: Any) -> Callable[[str], None]:
     """Progress on one line of a terminal; elsewhere one line at the beginning."""
-    if stderr.on_terminal():
-        return lambda text: stderr.say(f"\r\033[Knumbadnn: measuring {problem}: {text}"[:160], end="")
-    stderr.say(f"numbadnn: measuring {problem}")
+    if log.on_terminal():
+        return lambda text: log.say(f"\r\033[Knumbadnn: measuring {problem}: {text}"[:160], end="")
+    log.say(f"numbadnn: measuring {problem}")
     return lambda text: None

@@ -62,7 +62,8 @@ def _check(tensor: torch.Tensor) -> None:
             "expected a tensor outside torch.autocast, whose dtypes numbadnn's functions do not follow: use numbadnn.torch's "
             "functions there, or torch.autocast(..., enabled=False)"
         )
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+    following = forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()
+    if following and forward_ad.unpack_dual(tensor).tangent is not None:
         raise TypeError(
             "expected a tensor without a tangent: numbadnn computes none, so that of the result would be lost; use "
             "numbadnn.torch's functions in reverse mode, or pass torch.autograd.forward_ad.unpack_dual(tensor).primal"
@@ -80,8 +81,8 @@ def _tracer() -> str:
 
     Modes of a user's own (to count operations) may be in force: they see less, but what they return is right.
     """
-    if _tracing():
-        return "torch.jit.trace"
+    if _tracing() and not torch._C._dispatch_tls_is_dispatch_key_excluded("Tracer"):
+        return "torch.jit.trace"  # inside an operator that it has seen it does not look on
     if _transform() is not None:
         return "the transforms of torch.func (torch.vmap, torch.func.grad, functionalize)"
     if not _modes() and _before_dispatch == _NOTHING:

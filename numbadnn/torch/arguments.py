@@ -21,6 +21,12 @@ def tensor(name: str, value: Any, like: Any = None, like_name: str = "input") ->
         raise TypeError(f"{name}: expected dtype float16, bfloat16, float32 or float64, got {value.dtype}")
     if value.layout is not torch.strided or value.is_nested:
         raise TypeError(f"{name}: expected a dense tensor, got {'a nested one' if value.is_nested else value.layout}")
+    if not torch.compiler.is_compiling() and torch_._tracing():
+        raise NotSupportedError(
+            f"{name}: expected a tensor outside torch.jit.trace, whose graphs have tensors for sizes: use torch.export.export or "
+            "torch.compile",
+            (),
+        )
     if like is None:
         return
     if value.dtype is not like.dtype:

@@ -87,7 +87,7 @@ def define(
             config._using.reset(before)
 
     for key in ("CPU", "CUDA"):
-        LIBRARY.impl(name, run, key)
+        LIBRARY.impl(name, lambda *given: outside(run, *given), key)
     torch.library.register_fake(f"numbadnn::{name}", lambda *given: fake(*given[:-2]), lib=LIBRARY)
     op = getattr(torch.ops.numbadnn, name).default
 
@@ -107,14 +107,33 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 
 def _alone(tensors: Sequence[Any]) -> bool:
     """Whether nothing of PyTorch's looks on, of what ``compute`` has not asked for already."""
-    if torch_._modes() or torch_._tracing():
+    if torch_._modes() or tensors[0].is_meta:
         return False
     return _PLAIN.issuperset(map(type, tensors))
 
 
+def outside(function: Callable[..., Any], *given: Any) -> Any:
+    """What PyTorch's dispatcher calls of ours, on plain tensors: whatever follows its operators has seen this one.
+
+    So forward mode has; of a subclass only the memory is left to be asked for.
+    """
+    given = tuple(
+        g.as_subclass(torch.Tensor) if isinstance(g, torch.Tensor) and type(g) not in _PLAIN else g for g in given
+    )
+    if forward_ad._current_level < 0:
+        return function(*given)
+    with forward_ad._set_fwd_grad_enabled(False):
+        return function(*given)
+
+
 def compute(operator: Operator, *arguments: Any) -> Any:
     """The operator's results for ``arguments``, with gradients where one is needed."""
-    if torch.compiler.is_compiling() or torch_._transform() is not None or forward_ad._current_level >= 0:
+    if (
+        torch.compiler.is_compiling()
+        or torch_._transform() is not None
+        or forward_ad._current_level >= 0
+        or torch_._before_dispatch != torch_._NOTHING
+    ):
         return operator.op(*arguments)
     tensors = arguments[: operator.tensors]
     if torch.is_grad_enabled():

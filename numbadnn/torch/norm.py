@@ -285,6 +285,8 @@ def batch_norm(
     how = float(eps), *in_force(backend, determinism)
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
     given = [_statistic(running_mean, input), _statistic(running_var, input)]
+    if training and not input.numel():  # they stay what they are, as PyTorch's
+        running_mean, given = None, [None, None]
     if not training:
         return compute(TEST, input, w, b, *given, *how)
     y, _, _, mean, var = compute(TRAIN, input, w, b, *given, float(momentum), *how)

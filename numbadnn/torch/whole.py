@@ -1,8 +1,8 @@
 """numbadnn under the convolutions of a model that nobody changes: ``batch_invariant`` and ``deterministic``.
 
-While one is in force, ``aten::convolution`` and its backward are numbadnn's for tensors on the CPU and on CUDA, in every thread.
-Integers go to PyTorch's kernel, and are counted; complex numbers come as real ones. A graph that was compiled keeps its calls of
-``aten::convolution``, but a compiler may have put others in their place: convert such a model.
+While one is in force, ``aten::convolution``, ``aten::_convolution`` and their backward are numbadnn's for tensors on the CPU and
+on CUDA, in every thread. Integers go to PyTorch's kernel, and are counted; complex numbers come as real ones. A graph that was
+compiled keeps its calls of ``aten::convolution``, but a compiler may have put others in their place: convert such a model.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from typing import Any
 
 import torch
 
+from numbadnn.arrays import torch_
 from numbadnn.errors import warn
 from numbadnn.torch.arguments import DTYPES
 from numbadnn.torch.conv import CONV, CONV_GRAD_INPUT, CONV_GRAD_WEIGHT
 from numbadnn.torch.layout import channels_last
+from numbadnn.torch.library import outside
 
 ENVIRONMENT = "NUMBADNN_TORCH"
 LEVELS = {"batch_invariant": "batch_invariant", "deterministic": "run_to_run"}
 _FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+#: what PyTorch's own kernel of the first calls, with four of its options; graphs of torch.jit have it alone
+_INNER = torch.ops.aten._convolution.default
 _THERE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
@@ -59,8 +63,9 @@ class _Under:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", "Warning only once for all operators")
                     for key in ("CPU", "CUDA"):  # PyTorch warns of what is meant here
-                        self.library.impl("convolution", _convolution, key)
-                        self.library.impl("convolution_backward", _backward, key)
+                        self.library.impl("convolution", functools.partial(outside, _convolution), key)
+                        self.library.impl("_convolution", functools.partial(outside, _inner), key)
+                        self.library.impl("convolution_backward", functools.partial(outside, _backward), key)
         return block
 
     def end(self, block: tuple[str, Counts]) -> None:
@@ -111,11 +116,22 @@ def _convolution(
     output_padding: Any,
     groups: int,
 ) -> Any:
+    given = x, w, bias, stride, padding, dilation, transposed, output_padding, groups
+    if torch_._tracing():  # by torch.jit, which looks at what this calls
+        return _FORWARD._op_dk(_THERE, *given)
+    return _inner(*given)
+
+
+def _inner(
+    x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
+    *flags: bool,
+) -> Any:  # fmt: skip
     options, counts = _under.blocks[-1]
     if reason := _uncovered(x, w, bias):
         counts.elsewhere[reason] += 1
         given = x, w, bias, stride, padding, dilation, transposed, output_padding, groups
-        return _FORWARD._op_dk(_THERE, *given)
+        on = torch.backends.cudnn
+        return _INNER._op_dk(_THERE, *given, *(flags or (on.benchmark, on.deterministic, on.enabled, on.allow_tf32)))
     counts.computed += 1
     n = x.ndim - 2
     how = _how(n, tuple(stride), tuple(padding), tuple(dilation), groups, options)

@@ -89,6 +89,29 @@ def test_operators_obey_pytorch(case: Case) -> None:
         torch.library.opcheck(operator, args)
 
 
+@cases
+def test_shapes_alone_are_computed_on_the_meta_device(case: Case) -> None:
+    arrays = [a.detach().to("meta").requires_grad_() for a in case.arrays]
+    found, wanted = case.ours(*arrays), case.ours(*case.arrays)
+    assert found.is_meta and found.shape == wanted.shape and found.stride() == wanted.stride()
+    found.sum().backward()
+    assert all(a.grad is None or a.grad.is_meta for a in arrays) and any(a.grad is not None for a in arrays)
+    assert case.ours(*(a.detach() for a in arrays)).shape == wanted.shape
+
+
+def test_batch_norm_of_no_images_keeps_its_averages() -> None:
+    x, w, mean, var = (
+        torch.ones(0, 3, 4, requires_grad=True),
+        torch.ones(3, requires_grad=True),
+        torch.ones(3),
+        torch.ones(3),
+    )
+    y = nt.batch_norm(x, mean, var, w, training=True)
+    y.sum().backward()
+    assert y.shape == x.shape == x.grad.shape and torch.equal(w.grad, torch.zeros(3)), w.grad
+    assert torch.equal(mean, torch.ones(3)) and torch.equal(var, torch.ones(3))
+
+
 def test_dropout_draws_another_mask_each_time() -> None:
     x = torch.ones(64)
     with torch.random.fork_rng():
@@ -160,6 +183,10 @@ BAD = {
     "forward mode": (RuntimeError, "forward AD|jvp", lambda: torch.func.jvp(lambda x: nt.softmax(x, 1), (X,), (X,))),
     "forward over reverse": (
         RuntimeError, "forward AD|jvp", lambda: torch.func.hessian(lambda w: nt.conv2d(X, w).square().sum())(W),
+    ),
+    "torch.jit": (
+        numbadnn.NotSupportedError, "input: expected a tensor outside torch.jit.trace",
+        lambda: torch.jit.trace(nt.nn.MaxPool2d(2), X),
     ),
     "a tangent": (RuntimeError, "forward AD|jvp", dual),
 }  # fmt: skip

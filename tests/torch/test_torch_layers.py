@@ -80,6 +80,21 @@ def test_layers_are_made_with_torchs_arguments_and_options() -> None:
         nt.nn.LSTM(2, 3)(packed)
 
 
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_layer_takes_the_parameters_that_it_is_called_with(kind: str) -> None:
+    theirs = getattr(nn, kind)(3, 4, 2).double()
+    ours = copy.deepcopy(theirs)
+    nt.convert(ours)
+    x, others = (
+        torch.randn(5, 2, 3, dtype=torch.float64),
+        {n: torch.randn_like(p) for n, p in theirs.named_parameters()},
+    )
+    for _ in range(2):
+        wanted, found = (torch.func.functional_call(layer, others, (x,))[0] for layer in (theirs, ours))
+        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(ours(x)[0], theirs(x)[0])
+
+
 def test_dropout_between_layers_is_of_the_same_strength() -> None:
     torch.manual_seed(0)
     ours = nt.nn.LSTM(8, 64, 2, dropout=0.5)

@@ -142,6 +142,15 @@ def test_make_fx_sees_the_operators(mode: str) -> None:
     assert calls(traced.graph) >= OPERATORS
 
 
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_make_fx_sees_the_operators_before_they_are_dispatched(mode: str) -> None:
+    w = torch.ones(2, 3, 3, 3, requires_grad=True)
+    both = lambda x, w: nt.max_pool2d(nt.conv2d(x, w), 2)
+    traced = make_fx(both, tracing_mode=mode, pre_dispatch=True)(images(1), w)
+    assert calls(traced.graph) == 2
+    torch.testing.assert_close(traced(images(1), w), both(images(1), w))
+
+
 def test_gradients_of_each_image() -> None:
     network = Network().eval()
     parameters, buffers = dict(network.named_parameters()), dict(network.named_buffers())

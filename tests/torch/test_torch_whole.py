@@ -99,6 +99,51 @@ def test_what_numbadnn_has_not_is_counted_and_shown() -> None:
     assert counts.elsewhere == reason
 
 
+@pytest.mark.parametrize("make", [torch.jit.script, lambda m: torch.jit.trace(m, IMAGE)], ids=["script", "trace"])
+def test_models_of_torch_jit_are_covered(make: Any) -> None:
+    """Their graphs have ``aten::_convolution`` in the place of ``aten::convolution``."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(3, 2, 3)).double()
+    wanted, made = model(IMAGE), make(model)
+    with nt.batch_invariant() as counts:
+        found = made(IMAGE)
+        found.sum().backward()
+        assert counts.computed == 4
+        torch.testing.assert_close(make(model)(IMAGE), wanted)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(torch.jit.trace(model, IMAGE)(IMAGE), wanted)
+
+
+IMAGE = torch.randn(2, 2, 5, 5, dtype=torch.float64)
+
+
+def test_transforms_of_an_unchanged_model() -> None:
+    w, t = torch.randn(2, 3, 2, 3, 3, dtype=torch.float64)
+    looks = {
+        "forward mode": lambda: torch.func.jvp(lambda w: F.conv2d(IMAGE, w), (w,), (t,))[1],
+        "hessian": lambda: torch.func.hessian(lambda w: F.conv2d(IMAGE, w).pow(3).sum())(w),
+        "vmap": lambda: torch.vmap(lambda i: F.conv2d(i[None], w))(IMAGE),
+    }
+    for look in looks.values():
+        wanted = look()
+        with nt.batch_invariant() as counts:
+            torch.testing.assert_close(look(), wanted)
+        assert counts.computed and not counts.elsewhere
+
+
+def test_tensors_of_a_subclass_are_tensors() -> None:
+    class Image(torch.Tensor):
+        pass
+
+    image, w = IMAGE.as_subclass(Image), torch.randn(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    wanted = F.conv2d(IMAGE, w)
+    with nt.batch_invariant() as counts:
+        under = F.conv2d(image, w)
+    for found in (under, nt.conv2d(image, w), nt.conv2d(image, w.detach())):
+        assert type(found) is Image and torch.allclose(found.as_subclass(torch.Tensor), wanted)
+    under.sum().backward()
+    assert counts.computed == 1 and type(nt.max_pool2d(image, 2)) is Image
+
+
 def test_complex_numbers_are_pairs_of_real_ones() -> None:
     x = torch.randn(1, 2, 5, 5, dtype=torch.complex128, requires_grad=True)
     w = torch.randn(3, 2, 3, 3, dtype=torch.complex128)

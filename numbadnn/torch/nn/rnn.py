@@ -26,6 +26,7 @@ class _Recurrent(Layer):
         layer: Any = self
         if isinstance(input, PackedSequence):
             raise NotSupportedError("input: expected a tensor, got a PackedSequence: torch.nn's layers take one", ())
+        layer._update_flat_weights()  # a caller may have put others in their place, as torch.func.functional_call does
         cells = isinstance(self, nn.LSTM)
         single = input.ndim == 2
         axis = 0 if layer.batch_first else 1

@@ -1,4 +1,4 @@
-"""The gradient of a maximum over windows that do not overlap, on the CPU: whole vectors and less, and what no window reaches."""
+"""The gradient of a maximum on the CPU, over windows apart and overlapping: parts of vectors, ties, what no window reaches."""
 
 import numpy as np
 import pytest
@@ -54,3 +54,31 @@ def test_what_it_does_not_take_is_taken_by_the_others():
     views = x[:, :, :, ::2], np.ones((1, 2, 3, 1), np.float32)  # columns that are no neighbours
     plan = numbadnn.plan(numbadnn.pool_grad, views[0], views[1], views[1], (2, 2), (2, 2))
     assert plan.executable.facts["kernel"] == "rows_grad"
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "stride", "pad"),
+    [
+        ((40, 37), (3, 3), (2, 2), (1, 1)),
+        ((19, 70), (3, 3), (1, 1), (1, 1)),
+        ((40, 24), (16, 3), (5, 1), (8, 0)),  # the tallest whose rows' maxima are kept
+        ((40, 24), (17, 3), (5, 2), (3, 1)),  # and one that is taller
+        ((9, 80), (2, 9), (1, 2), (0, 4)),  # more windows over a column than are told apart without a list
+        ((7, 9, 40), (3, 3, 3), (2, 2, 2), (1, 1, 1)),
+        ((6, 7, 40), (3, 2, 5), (1, 1, 1), (0, 1, 2)),
+    ],
+)
+def test_windows_that_overlap_give_to_the_first_maximum(size, window, stride, pad):
+    """As above; bands of rows begin anew, and rows of windows share the maxima of rows of the image."""
+    rng = np.random.default_rng(4)
+    x = rng.integers(-2, 3, (2, 5, *size)).astype("float32")
+    x.ravel()[rng.integers(0, x.size, 9)] = np.nan
+    x[:, 1] = -np.inf
+    y = numbadnn.pool(x, window, stride, "max", pad)
+    dy = rng.integers(-3, 4, y.shape).astype("float32")
+    want = reference.pool_grad(*(a.astype(np.float64) for a in (x, y, dy)), window, stride, "max", pad)
+    axes = (0, *range(2, x.ndim), 1)
+    for last in (False, True):
+        if last:
+            x, y, dy = (np.ascontiguousarray(a.transpose(axes)).transpose(np.argsort(axes)) for a in (x, y, dy))
+        np.testing.assert_array_equal(numbadnn.pool_grad(x, y, dy, window, stride, "max", pad), want)

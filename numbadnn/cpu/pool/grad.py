@@ -1,8 +1,8 @@
 """The gradient of pooling on strided memory: each element of the image gathers what the windows that reach it give.
 
 Two steps, in the two shapes of loop of ``loops.py`` (``grad_rows.py``, ``grad_cells.py``). For a row of windows,
-``windows`` keeps each one's share (dy, divided for averages) and, of a maximum, the number within the window of the element
-that gets it. For a row of the image, ``elements`` then adds up, window by window in order, the shares each element gets, and
+``windows`` keeps each one's share (dy, divided for averages) and, of a maximum, the place (``place_of``) of the element that
+gets it. For a row of the image, ``elements`` then adds up, window by window in order, the shares each element gets, and
 rounds once. The rows of windows are kept in a ring: as many as overlap one row of the image, for a few slices at a time. So x,
 dy and dx pass through memory once, and no two threads write to one element, however the image is cut into bands of rows.
 
@@ -26,7 +26,7 @@ from numbadnn.cpu.pool.lines import (
 )
 from numbadnn.cpu.pool.loops import geometry, steps
 
-#: rows of the image that are taken apart before maxima are looked for in them
+#: rows of the image whose maxima are found before they are held against one another, where they are not kept for the next windows
 ROWS = 4
 
 
@@ -34,7 +34,7 @@ ROWS = 4
 def _layout(a):
     return Layout(
         a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17],
-        a[18], a[19], a[20], a[21],
+        a[18], a[19], a[20], a[21], a[22], a[23], a[24], a[25],
     )  # fmt: skip
 
 
@@ -44,15 +44,19 @@ def _band(index, size, n, pad):
     return max(index * size - pad, 0), min((index + 1) * size - pad, n)
 
 
+@njit(nogil=True, inline="always")
+def place_of(geo, d, h):
+    """The place of column 0 of row (d, h), no other's in any window: so many rows as a window has are told apart."""
+    return (d % geo.kd * geo.kh + h % geo.kh) * geo.W
+
+
 @inner
-def _list_rows(rows, kept, lay, low, geo, d, h, p0, p1):
-    """List the rows of windows over row (d, h): each one's address, and the number there of the window's first column."""
+def _list_rows(rows, kept, planes, cap, slot, low, p0, p1):
+    """List the addresses of the rows of windows p0 to p1 over a slice; ``planes``: its first and its last o."""
     count = 0
-    for o in range(word(lay.planes_over, 2 * d), word(lay.planes_over, 2 * d + 1) + 1):
+    for o in range(word(planes, 0), word(planes, 1) + 1):
         for p in range(p0, p1 + 1):
-            set_word(rows, 2 * count, kept + ((o - low) * lay.cap + p % lay.cap) * lay.slot)
-            deep, tall = d - o * geo.sd + geo.pd, h - p * geo.sh + geo.ph
-            set_word(rows, 2 * count + 1, (deep * geo.kh + tall) * geo.kw)
+            set_word(rows, count, kept + ((o - low) * cap + p % cap) * slot)
             count += 1
     return count
 
@@ -79,45 +83,43 @@ def thread_of(windows, elements):
             image, upper = x + (n * xs.n + c * xs.c) * size, dy + (n * ys.n + c * ys.c) * size
             target = dx + (n * ds.n + c * ds.c) * size
             low, high = word(lay.planes_over, 2 * d0), word(lay.planes_over, 2 * d1 - 1)
-            done = word(lay.rows_over, 2 * h0)
+            done = first = word(lay.rows_over, 2 * h0)
             for h in range(h0, h1):
                 p0, p1 = word(lay.rows_over, 2 * h), word(lay.rows_over, 2 * h + 1)
                 for p in range(done, p1 + 1):
                     for o in range(low, high + 1):
                         at = kept + ((o - low) * lay.cap + p % lay.cap) * lay.slot
-                        windows(image, upper, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, like)
+                        windows(image, upper, kind, geo, xs, ys, lay, o, p, first, at, rows, lines, m, like)
                 done = max(done, p1 + 1)
                 for d in range(d0, d1):
-                    count = _list_rows(rows, kept, lay, low, geo, d, h, p0, p1)
-                    row = target + (d * ds.d + h * ds.h) * size
-                    elements(row, ds.w, kind, geo, lay, rows, count, lines, m, past, like)
+                    count = _list_rows(rows, kept, lay.planes_over + 16 * d, lay.cap, lay.slot, low, p0, p1)
+                    row, place = target + (d * ds.d + h * ds.h) * size, place_of(geo, d, h)
+                    elements(row, ds.w, kind, geo, lay, place, rows, count, lines, m, past, like)
 
     return thread
 
 
 @njit(nogil=True, inline="always")
-def total_of(terms, count, offset, half, largest, like):
-    """The sum of ``count`` shares at addresses ``terms``, ``offset`` bytes on.
+def share_of(at, half, largest, place, like):
+    """The shares at address ``at``, half a slot after their places: of maxima only those of ``place``, one or a vector."""
+    share = load_acc(at + half, like)
+    return where_number(load_acc(at, like), place, share) if largest else share
 
-    Shares lie half a slot after the numbers; of maxima only those count whose number is asked for.
-    """
+
+@njit(nogil=True, inline="always")
+def total_of(terms, count, offset, half, largest, place, like):
+    """The sum of ``count`` shares at addresses ``terms``, ``offset`` bytes on."""
     total = zeros(like)
-    if largest:
-        for t in range(count):
-            numbers = load_acc(word(terms, 2 * t) + offset, like)
-            share = load_acc(word(terms, 2 * t) + half + offset, like)
-            total = add(total, where_number(numbers, word(terms, 2 * t + 1), share))
-    else:
-        for t in range(count):
-            total = add(total, load_acc(word(terms, 2 * t) + half + offset, like))
+    for t in range(count):
+        total = add(total, share_of(word(terms, t) + offset, half, largest, place, like))
     return total
 
 
 @inner
-def long_total_of(terms, count, offset, half, largest, like):
+def long_total_of(terms, count, offset, half, largest, place, like):
     """As ``total_of``, of more terms than a chain has: loops choose between the two outside, for speed."""
     total, missing = zeros(like), zeros(like)
     for first in range(0, count, CHAIN):
-        part = total_of(terms + 16 * first, min(CHAIN, count - first), offset, half, largest, like)
+        part = total_of(terms + 8 * first, min(CHAIN, count - first), offset, half, largest, place, like)
         total, missing = carry(total, missing, part)
     return made_good(total, missing)

@@ -8,19 +8,20 @@ from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
 from numbadnn.cpu.lang.vector import CHAIN, fill, four_of, lanes, load, load_acc, store_acc, zeros
-from numbadnn.cpu.pool.grad import long_total_of, thread_of, total_of
+from numbadnn.cpu.pool.grad import long_total_of, place_of, thread_of, total_of
 from numbadnn.cpu.pool.lines import divide, fetch, larger, lowest, number_of_larger, raised, set_word, word
 from numbadnn.cpu.pool.loops import extent, rows_counted
 
 
 @njit(nogil=True, inline="always")
-def maximum_of(cell, xs, deep, tall, wide, number, geo, mask, like):
-    """Which element is the maximum, for a vector of channels; ``number``: of the first, at address ``cell``."""
+def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
+    """The place of the maximum, for a vector of channels; ``first``: slice, row and column of the first element, at ``cell``."""
     size, most = itemsize(like), lowest(True, like)
-    which = raised(zeros(like), number)
+    d0, h0, w0 = first
+    which = raised(zeros(like), place_of(geo, d0, h0) + w0)
     for d in range(deep):
         for h in range(tall):
-            at, row = cell + (d * xs.d + h * xs.h) * size, number + (d * geo.kh + h) * geo.kw
+            at, row = cell + (d * xs.d + h * xs.h) * size, place_of(geo, d0 + d, h0 + h) + w0
             for w in range(wide):
                 value = load(at, 0, mask, zeros(like), like)
                 which = number_of_larger(value, most, row + w, which)
@@ -30,16 +31,16 @@ def maximum_of(cell, xs, deep, tall, wide, number, geo, mask, like):
 
 
 @njit(nogil=True, inline="always")
-def _numbers(cell, numbers, first, end, xs, deep, tall, wide, number, geo, mask, like):
-    """At address ``numbers``, which element is the maximum, for the channels ``first`` to ``end``, a vector at a time."""
-    for i in range(first, end, lanes(like)):
-        which = maximum_of(cell + i * itemsize(like), xs, deep, tall, wide, number, geo, mask, like)
-        store_acc(numbers + i * accsize(like), which, like)
+def _places(cell, places, start, end, xs, first, deep, tall, wide, geo, mask, like):
+    """At address ``places``, where the maximum is, for the channels ``start`` to ``end``, a vector at a time."""
+    for i in range(start, end, lanes(like)):
+        which = maximum_of(cell + i * itemsize(like), xs, first, deep, tall, wide, geo, mask, like)
+        store_acc(places + i * accsize(like), which, like)
 
 
 @inner
-def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, like):
-    """Numbers and shares of the windows (o, p, :) of m channels, at address ``at``."""
+def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, lines, m, like):
+    """Places and shares of the windows (o, p, :) of m channels, at address ``at``."""
     size, acc, four = itemsize(like), accsize(like), four_of(like)
     do, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
@@ -47,8 +48,8 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, l
     base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, deep * tall)
     fours, whole, rest = cut(m, four, like)
     for q in range(geo.Q):
-        numbers = at + q * lay.strip * acc
-        shares = numbers + lay.slot // 2
+        places = at + q * lay.strip * acc
+        shares = places + lay.slot // 2
         wo, w0, w1 = extent(q, geo.W, geo.kw, geo.sw, geo.pw)
         fetch(shares, m, dy + (o * ys.d + p * ys.h + q * ys.w) * size, ys.c, like)
         if kind >= 2:
@@ -56,28 +57,28 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, l
             for i in range(0, m, lanes(like)):
                 store_acc(shares + i * acc, divide(load_acc(shares + i * acc, like), divisor), like)
         if kind == 0:
-            number, cell, wide = ((d0 - do) * geo.kh + h0 - ho) * geo.kw + w0 - wo, base + w0 * xs.w * size, w1 - w0
-            _numbers(cell, numbers, 0, fours, xs, deep, tall, wide, number, geo, -1, four)
-            _numbers(cell, numbers, fours, whole, xs, deep, tall, wide, number, geo, -1, like)
-            _numbers(cell, numbers, whole, m, xs, deep, tall, wide, number, geo, rest, like)
+            begin, cell, wide = (d0, h0, w0), base + w0 * xs.w * size, w1 - w0
+            _places(cell, places, 0, fours, xs, begin, deep, tall, wide, geo, -1, four)
+            _places(cell, places, fours, whole, xs, begin, deep, tall, wide, geo, -1, like)
+            _places(cell, places, whole, m, xs, begin, deep, tall, wide, geo, rest, like)
 
 
 @njit(nogil=True, inline="always")
-def _given(row, first, end, terms, count, half, mask, largest, past, like):
+def _given(row, first, end, terms, count, half, mask, largest, place, past, like):
     """At address ``row``, the sums of ``count`` shares for the channels ``first`` to ``end``, a vector at a time."""
     if count > CHAIN:
         for i in range(first, end, lanes(like)):
-            total = long_total_of(terms, count, i * accsize(like), half, largest, like)
+            total = long_total_of(terms, count, i * accsize(like), half, largest, place, like)
             put(row, i, mask, total, past, like)
         return
     for i in range(first, end, lanes(like)):
-        put(row, i, mask, total_of(terms, count, i * accsize(like), half, largest, like), past, like)
+        put(row, i, mask, total_of(terms, count, i * accsize(like), half, largest, place, like), past, like)
 
 
 @inner
-def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
-    """The gradient of a row of elements of m channels, stored at address ``row``."""
-    four, half, terms = four_of(like), lay.slot // 2, rows + 16 * count
+def _cells_of_elements(row, step, kind, geo, lay, place, rows, count, lines, m, past, like):
+    """The gradient of a row of elements of m channels, stored at address ``row``; ``place``: of its first column."""
+    four, half, terms = four_of(like), lay.slot // 2, rows + 8 * count
     fours, whole, rest = cut(m, four, like)
     q0, q1 = 0, 0  # windows q0 ... q1 - 1 hold the element
     for w in range(geo.W):
@@ -88,12 +89,11 @@ def _cells_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, l
         found = 0
         for j in range(count):
             for q in range(q0, q1):
-                set_word(terms, 2 * found, word(rows, 2 * j) + q * lay.strip * accsize(like))
-                set_word(terms, 2 * found + 1, word(rows, 2 * j + 1) + w + geo.pw - q * geo.sw)
+                set_word(terms, found, word(rows, j) + q * lay.strip * accsize(like))
                 found += 1
-        _given(row, 0, fours, terms, found, half, -1, kind == 0, past, four)
-        _given(row, fours, whole, terms, found, half, -1, kind == 0, past, like)
-        _given(row, whole, m, terms, found, half, rest, kind == 0, False, like)
+        _given(row, 0, fours, terms, found, half, -1, kind == 0, place + w, past, four)
+        _given(row, fours, whole, terms, found, half, -1, kind == 0, place + w, past, like)
+        _given(row, whole, m, terms, found, half, rest, kind == 0, place + w, False, like)
         row += step * itemsize(like)
 
 

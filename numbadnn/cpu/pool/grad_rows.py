@@ -1,7 +1,8 @@
 """The gradient of pooling along rows of columns at any step: a vector of windows, or of elements, at a time (``grad.py``).
 
-Rows of the image are taken apart into lines (``lines.py``); the sums of two phases of columns are put together again where
-neighbours in memory are every second column's.
+Rows of the image are taken apart into lines (``lines.py``). The maxima that windows have in one row of the image are found
+once, for all rows of windows over it. The sums of two phases of columns are put together again where neighbours in memory are
+every second column's.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from numba import njit, prange
 
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.typed import inner
-from numbadnn.cpu.lang.vector import CHAIN, lanes, load_acc, store, store_acc
-from numbadnn.cpu.pool.grad import ROWS, long_total_of, thread_of, total_of
+from numbadnn.cpu.lang.vector import CHAIN, add, lanes, load_acc, store, store_acc, zeros
+from numbadnn.cpu.pool.grad import long_total_of, place_of, share_of, thread_of
 from numbadnn.cpu.pool.lines import (
     divide_line,
     fetch,
@@ -19,7 +20,6 @@ from numbadnn.cpu.pool.lines import (
     high_pairs,
     larger,
     low_pairs,
-    lowest,
     number_of_larger,
     raised,
     set_word,
@@ -28,34 +28,48 @@ from numbadnn.cpu.pool.lines import (
 )
 from numbadnn.cpu.pool.loops import extent, rows_counted
 
+#: so many windows of a row over one column are told apart without a list
+NEAR = 3
+
 
 @inner
-def _maxima_along(best, numbers, rows, count, columns, firsts, kw, n, start, like):
-    """Let ``count`` rows of the image challenge the maxima of n windows.
+def _maxima_of_row(maxima, line, columns, firsts, lefts, gap, kw, n, place, like):
+    """The maxima that n windows have in one row of the image, and where; ``line``: its lines, ``place``: of its first column."""
+    size, L = accsize(like), lanes(like)
+    for i in range(0, n, L):
+        at = line + i * size
+        most, which = load_acc(at + word(columns, 0) * size, like), load_acc(firsts + i * size, like)
+        for k in range(1, kw):
+            value = load_acc(at + word(columns, k) * size, like)
+            which = number_of_larger(value, most, k, which)
+            most = larger(value, most)
+        store_acc(maxima + i * size, most, like)
+        store_acc(maxima + (gap + i) * size, raised(raised(which, load_acc(lefts + i * size, like)), place), like)
 
-    ``rows``: each one's lines, and the number of the windows' first element in it.
-    """
-    size = accsize(like)
-    for i in range(0, n, lanes(like)):
-        if start:
-            most, which = lowest(True, like), raised(load_acc(firsts + i * size, like), word(rows, 1))
-        else:
-            most, which = load_acc(best + i * size, like), load_acc(numbers + i * size, like)
-        for j in range(count):
-            line, number = word(rows, 2 * j) + i * size, word(rows, 2 * j + 1)
-            for k in range(kw):
-                value = load_acc(line + word(columns, k) * size, like)
-                which = number_of_larger(value, most, number + k, which)
-                most = larger(value, most)
+
+@inner
+def _join_rows(best, places, rows, count, gap, n, start, like):
+    """Let the maxima of ``count`` rows, listed in ``rows``, challenge those of n windows."""
+    size, L = accsize(like), lanes(like)
+    for i in range(0, n, L):
+        at, first = word(rows, 0) + i * size, 1
+        most, which = load_acc(at, like), load_acc(at + gap * size, like)
+        if not start:
+            most, which, first = load_acc(best + i * size, like), load_acc(places + i * size, like), 0
+        for j in range(first, count):
+            at = word(rows, j) + i * size
+            value = load_acc(at, like)
+            which = number_of_larger(value, most, load_acc(at + gap * size, like), which)
+            most = larger(value, most)
         store_acc(best + i * size, most, like)
-        store_acc(numbers + i * size, which, like)
+        store_acc(places + i * size, which, like)
 
 
 @njit(nogil=True, inline="always")
-def _row_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, like):
-    """Numbers and shares of the windows (o, p, :) of one channel, at address ``at``."""
-    size, numbers = itemsize(like), at + lay.margin
-    shares, parts = numbers + lay.slot // 2, lines + 2 * lay.gap * accsize(like)
+def _row_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, lines, m, like):
+    """Places and shares of the windows (o, p, :) of one channel, at address ``at``; ``first``: the first p of this job."""
+    size, places, line = itemsize(like), at + lay.margin, lay.gap * accsize(like)
+    shares = places + lay.slot // 2
     do, d0, d1 = extent(o, geo.D, geo.kd, geo.sd, geo.pd)
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
     fetch(shares, geo.Q, dy + (o * ys.d + p * ys.h) * size, ys.w, like)
@@ -63,77 +77,88 @@ def _row_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, at, rows, lines, m, lik
         divide_line(shares, geo.Q, lay.spans, rows_counted(kind, (d1 - d0) * (h1 - h0)), like)
     if kind == 0:
         phases, count, start = min(geo.kw, geo.sw), 0, True
+        known = min(ho - geo.sh + geo.kh, geo.H) if lay.reuses and p > first else h0  # rows before it are there
         for d in range(d0, d1):
             for h in range(h0, h1):
-                taken = parts + count * phases * lay.gap * accsize(like)
-                row = x + (d * xs.d + h * xs.h) * size
-                split(taken + lay.front, lay.gap, phases, geo.W, geo.sw, geo.pw, row, xs.w, like)
-                set_word(rows, 2 * count, taken)
-                set_word(rows, 2 * count + 1, ((d - do) * geo.kh + h - ho) * geo.kw)
+                maxima = lines + lay.maxima + (h % geo.kh if lay.reuses else count) * 2 * line
+                if h >= known:
+                    parts, row = lines + 2 * line, x + (d * xs.d + h * xs.h) * size
+                    split(parts + lay.front, lay.gap, phases, geo.W, geo.sw, geo.pw, row, xs.w, like)
+                    place = place_of(geo, d, h)
+                    _maxima_of_row(
+                        maxima, parts, lay.columns, lay.firsts, lay.lefts, lay.gap, geo.kw, geo.Q, place, like
+                    )
+                set_word(rows, count, maxima)
                 count += 1
-                if count == ROWS or (d == d1 - 1 and h == h1 - 1):
-                    _maxima_along(lines, numbers, rows, count, lay.columns, lay.firsts, geo.kw, geo.Q, start, like)
+                if count == lay.taken or (d == d1 - 1 and h == h1 - 1):
+                    _join_rows(lines, places, rows, count, lay.gap, geo.Q, start, like)
                     count, start = 0, False
 
 
 @njit(nogil=True, inline="always")
-def _terms_of(terms, phase, stride, rows, count, like):
-    """List what is added to columns s, s + stride, ...; ``phase``: four words for s."""
-    k, shift, last, found = word(phase, 1), word(phase, 2), word(phase, 3), 0
+def _given(rows, count, offset, last, half, largest, place, like):
+    """The sum of what ``last`` + 1 neighbours, NEAR at most, in each of ``count`` rows of windows give, from ``offset`` on."""
+    total, size = zeros(like), accsize(like)
     for j in range(count):
-        for t in range(last, -1, -1):
-            set_word(terms, 2 * found, word(rows, 2 * j) + (shift - t) * accsize(like))
-            set_word(terms, 2 * found + 1, word(rows, 2 * j + 1) + k + t * stride)
-            found += 1
-    return found
+        at = word(rows, j) + offset
+        if last >= 0:
+            total = add(total, share_of(at, half, largest, place, like))
+        if last >= 1:
+            total = add(total, share_of(at + size, half, largest, place, like))
+        if last >= 2:
+            total = add(total, share_of(at + 2 * size, half, largest, place, like))
+    return total
 
 
 @inner
-def _phase(line, terms, count, n, half, largest, like):
-    """line[:n] = the gradient of every so many columns."""
-    if count > CHAIN:
-        for i in range(0, n, lanes(like)):
-            offset = i * accsize(like)
-            store_acc(line + offset, long_total_of(terms, count, offset, half, largest, like), like)
-        return
-    for i in range(0, n, lanes(like)):
-        offset = i * accsize(like)
-        store_acc(line + offset, total_of(terms, count, offset, half, largest, like), like)
+def _phase(line, phase, rows, count, half, largest, lefts, place, like):
+    """line[...] = the gradient of every so many columns, of which the words at ``phase`` tell; how many."""
+    n, last, size, L = word(phase, 0), word(phase, 3), accsize(like), lanes(like)
+    start, terms, found = (word(phase, 2) - last) * size, rows + 8 * count, count * (last + 1)
+    if last < NEAR and found <= CHAIN:
+        for i in range(0, n, L):
+            at = raised(load_acc(lefts + i * size, like), place)
+            store_acc(line + i * size, _given(rows, count, start + i * size, last, half, largest, at, like), like)
+        return n
+    for j in range(count):
+        for t in range(last + 1):
+            set_word(terms, j * (last + 1) + t, word(rows, j) + start + t * size)
+    for i in range(0, n, L):
+        at = raised(load_acc(lefts + i * size, like), place)
+        store_acc(line + i * size, long_total_of(terms, found, i * size, half, largest, at, like), like)
+    return n
 
 
 @inner
-def _pairs(row, n, even, evens, odd, odds, half, largest, like):
-    """The gradient of n columns, of which every second is given ``evens`` terms, the others ``odds``."""
-    L = lanes(like)
+def _pairs(row, n, rows, count, phases, half, largest, lefts, place, like):
+    """The gradient of n columns, every second of which is given by the same windows, or by one more."""
+    L, size = lanes(like), accsize(like)
+    last, more = word(phases, 3), word(phases, 7)
+    evens, odds = (word(phases, 2) - last) * size, (word(phases, 6) - more) * size
     for i in range(0, n // 2, L):
         first = min(i, n // 2 - L)
-        a = total_of(even, evens, first * accsize(like), half, largest, like)
-        b = total_of(odd, odds, first * accsize(like), half, largest, like)
+        at = raised(load_acc(lefts + first * size, like), place)
+        a = _given(rows, count, evens + first * size, last, half, largest, at, like)
+        b = _given(rows, count, odds + first * size, more, half, largest, raised(at, 1), like)
         store(row, 2 * first, -1, low_pairs(a, b), like)
         store(row, 2 * first + L, -1, high_pairs(a, b), like)
 
 
 @njit(nogil=True, inline="always")
-def _row_of_elements(row, step, kind, geo, lay, rows, count, lines, m, past, like):
-    """The gradient of one row of one channel, stored at address ``row``."""
-    half, largest, terms = lay.slot // 2, kind == 0, rows + 16 * count
-    few = count * ((geo.kw + 1) // 2) <= CHAIN  # terms of a column
+def _row_of_elements(row, step, kind, geo, lay, place, rows, count, lines, m, past, like):
+    """The gradient of one row of one channel, stored at address ``row``; ``place``: of its first column."""
+    half, largest, place = lay.slot // 2, kind == 0, place + geo.pw
+    few = geo.kw <= 2 * NEAR and count * NEAR <= CHAIN
     if few and geo.sw == 2 and step == 1 and 2 * lanes(like) <= geo.W:
-        evens = _terms_of(terms, lay.phases, 2, rows, count, like)
-        odd, last = terms + 16 * evens, geo.W // 2
-        odds = _terms_of(odd, lay.phases + 32, 2, rows, count, like)
-        _pairs(row, 2 * last, terms, evens, odd, odds, half, largest, like)
-        if geo.W % 2 == 1:  # of the vector that holds the last column, that one
-            first = last // lanes(like) * lanes(like)
-            total = total_of(terms, evens, first * accsize(like), half, largest, like)
-            store_acc(lines, total, like)
-            flush(lines + (last - first) * accsize(like), 1, row + 2 * last * itemsize(like), 1, like)
+        last = geo.W // 2
+        _pairs(row, 2 * last, rows, count, lay.phases, half, largest, lay.lefts, place, like)
+        if geo.W % 2 == 1:
+            _phase(lines, lay.phases, rows, count, half, largest, lay.lefts, place, like)
+            flush(lines + last * accsize(like), 1, row + 2 * last * itemsize(like), 1, like)
     else:
         for s in range(min(geo.sw, geo.W)):
-            phase = lay.phases + 32 * s
-            found = _terms_of(terms, phase, geo.sw, rows, count, like)
-            _phase(lines, terms, found, word(phase, 0), half, largest, like)
-            flush(lines, word(phase, 0), row + s * step * itemsize(like), geo.sw * step, like)
+            n = _phase(lines, lay.phases + 32 * s, rows, count, half, largest, lay.lefts, place + s, like)
+            flush(lines, n, row + s * step * itemsize(like), geo.sw * step, like)
 
 
 _rows_of_thread = thread_of(_row_of_windows, _row_of_elements)

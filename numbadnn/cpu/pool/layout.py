@@ -30,3 +30,7 @@ class Layout(NamedTuple):
     rows_over: int
     front: int  #: bytes of a line of a row before the row's first column
     margin: int  #: bytes of a row of windows before the first's number, and before the first's share
+    reuses: int  #: whether the maxima of a row of the image are kept for the next rows of windows
+    taken: int  #: rows of the image whose maxima are kept at once
+    maxima: int  #: bytes of a thread's lines before these
+    lefts: int  #: address of a table: the first column of each window along a row

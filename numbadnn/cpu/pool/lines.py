@@ -95,43 +95,48 @@ def set_word(typingctx, address, index, value):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
+def _integers_of(b: Any, number: Any, ty: Any) -> Any:
+    """A number, or a vector of numbers, as integers as wide as the lanes of ``ty``."""
+    wide = _integers(ty)
+    return b.bitcast(number, wide) if isinstance(number.type, ir.VectorType) else _bits(b, number, wide)
+
+
 @intrinsic
 def number_of_larger(typingctx, value, most, number, numbers):
-    """``number`` in the lanes where ``larger(value, most)`` is ``value``, else ``numbers``."""
+    """``number``, one or a vector, in the lanes where ``larger(value, most)`` is ``value``, else ``numbers``."""
 
     def codegen(cx, b, sig, args):
         value, most, number, numbers = args
-        mine = b.bitcast(_bits(b, number, _integers(value.type)), value.type)
+        mine = b.bitcast(_integers_of(b, number, value.type), value.type)
         return b.select(_better(b, value, most), mine, numbers)
 
     if isinstance(value, Vec):
-        return value(value, value, types.int64, value), codegen
+        return value(value, value, number if number == value else types.int64, value), codegen
 
 
 @intrinsic
 def raised(typingctx, numbers, number):
-    """``numbers`` + ``number``, as integers."""
+    """``numbers`` + ``number``, one or a vector, as integers."""
 
     def codegen(cx, b, sig, args):
-        ty = _integers(args[0].type)
-        return b.bitcast(b.add(b.bitcast(args[0], ty), _bits(b, args[1], ty)), args[0].type)
+        ty = args[0].type
+        return b.bitcast(b.add(_integers_of(b, args[0], ty), _integers_of(b, args[1], ty)), ty)
 
     if isinstance(numbers, Vec):
-        return numbers(numbers, types.int64), codegen
+        return numbers(numbers, number if number == numbers else types.int64), codegen
 
 
 @intrinsic
 def where_number(typingctx, numbers, number, value):
-    """``value`` in the lanes of ``number``, else 0."""
+    """``value`` in the lanes where ``numbers`` are ``number``, one or a vector, else 0."""
 
     def codegen(cx, b, sig, args):
         numbers, number, value = args
-        ty = _integers(value.type)
-        same = b.icmp_unsigned("==", b.bitcast(numbers, ty), _bits(b, number, ty))
+        same = b.icmp_unsigned("==", *(_integers_of(b, n, value.type) for n in (numbers, number)))
         return b.select(same, value, splat(value.type, 0.0))
 
     if isinstance(value, Vec):
-        return value(value, types.int64, value), codegen
+        return value(value, number if number == value else types.int64, value), codegen
 
 
 @intrinsic

@@ -27,6 +27,8 @@ from numbadnn.registry import COMPENSATED, Executable, Impl, register
 KINDS = {"max": 0, "max_deterministic": 0, "sum": 1, "average_inc_pad": 2, "average_exc_pad": 3}
 #: bytes of the rows of windows that a gradient keeps at once, which stay in the second-level cache
 RING_BYTES = 1 << 18
+#: rows of the image, of a window that is no taller, whose maxima are kept for the next rows of windows
+MOST_KEPT = 16
 #: a gradient is cut into so many jobs where images and channels are fewer, in bands of so many rows of windows at least
 JOBS, BAND = 32, 8
 
@@ -83,13 +85,14 @@ class _Geometry:
         kind = KINDS[problem.mode]
         self.like, self.kind = np.empty(1, STORED[problem.x.dtype]), np.int64(kind)
         W, Q, kw, sw, pw = (axis[2] for axis in (self.image, self.outputs, self.window, self.stride, self.pad))
-        # per window along a row: the columns that count, those of padding with all rows; the first element inside the image
-        start = np.arange(_up(Q) + 16) * sw - pw
+        # per window along a row: its first column, the columns that count (padding: with all rows), the first element inside
+        start = np.arange(_up(max(Q, -(-W // sw))) + 16) * sw - pw
+        number: Any = np.int32 if self.acc.itemsize == 4 else np.int64
+        self.lefts, self.firsts = start.astype(number), np.maximum(-start, 0).astype(number)
         inside = np.minimum(start + kw, W) - np.maximum(start, 0)
         self.spans = (np.maximum({1: 1, 2: float(math.prod(whole))}.get(kind, inside), 1) * np.ones_like(start)).astype(
             self.acc
         )
-        self.firsts = np.maximum(-start, 0).astype(np.int32 if self.acc.itemsize == 4 else np.int64)
         # lines of a split row: what precedes the image, the image or the windows, and a vector over
         self.front, self.margin = -(-pw // sw), max((kw - 1 - pw) // sw, 0)
         self.lines, longest = min(kw, sw), _up(max(-(-W // sw), Q))
@@ -183,8 +186,9 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
     # slices that share no window go in bands of their own
     deep = g.stride[0] if g.stride[0] >= g.window[0] else g.image[0] + g.pad[0]
     slots = (1 if overlap[0] == 1 else g.outputs[0]) * overlap[1]
-    taken = min(math.prod(g.window[:2]), _pool_grad.ROWS)
-    strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines * taken) * g.gap * acc
+    reuses = g.image[0] == 1 and g.stride[1] < g.window[1] <= MOST_KEPT
+    taken = g.window[1] if reuses else min(math.prod(g.window[:2]), _pool_grad.ROWS)
+    strip, slot, lines = 1, 2 * g.gap * acc, (2 + g.lines + 2 * taken) * g.gap * acc
     if cells:
         channel = 2 * g.outputs[2] * acc
         line = max(16, 64 // problem.x.itemsize)  # whole lines of memory
@@ -201,6 +205,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
         ring=slots * slot, cap=overlap[1], slot=slot, words=words, held=held, gap=g.gap, columns=address(g.columns),
         spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),
         planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
+        reuses=int(reuses), taken=taken, maxima=(2 + g.lines) * g.gap * acc, lefts=address(g.lefts),
     ), np.int64)  # fmt: skip
     past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
     kernel = kernel_of(_pool_grad_cells.cells_grad if cells else _pool_grad_rows.rows_grad)

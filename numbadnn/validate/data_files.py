@@ -58,6 +58,10 @@ def _kind(file: str) -> str:
 
 def _numpy(file: str) -> dict[str, np.ndarray]:
     """One array by the name "", or those of an archive by their own names."""
+    with open(file, "rb") as data:
+        begins = data.read(6)
+    if begins and not begins.startswith((b"\x93NUMPY", b"PK")):  # NumPy would advise to unpickle it
+        raise ValueError(f"it begins with {begins!r}, not as NumPy's files do")
     loaded = np.load(Path(file), allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return {"": _bfloat16(loaded)}

@@ -119,6 +119,12 @@ def test_an_empty_file_of_data_is_wrong_usage(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "x.npy").touch()
     assert run("validate", "softmax", "--data", str(tmp_path / "x.npy")) == 2
     assert "x.npy is not a .npy file: No data left in file" in capsys.readouterr().err
+    (tmp_path / "x.npy").write_text("1, 2, 3")
+    assert run("validate", "softmax", "--data", str(tmp_path / "x.npy")) == 2
+    text = capsys.readouterr().err
+    assert (
+        "x.npy is not a .npy file: it begins with b'1, 2, ', not as NumPy's files do" in text and "pickle" not in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,6 @@ def _slot(context: Any, builder: Any, kind: Any, array: Any, start: Any, i: int)
     return builder.gep(data, [builder.add(start, ir.Constant(_I32, i))])
 
 
-def _put(context: Any, builder: Any, kind: Any, array: Any, start: Any, i: int, value: Any) -> None:
-    builder.store(value, _slot(context, builder, kind, array, start, i))
-
-
 def _vector(builder: Any, values: list[Any]) -> Any:
     """Values of one type side by side."""
     vector = ir.Constant(ir.VectorType(values[0].type, len(values)), ir.Undefined)

@@ -19,9 +19,10 @@ from llvmlite import ir
 from numbadnn.kernels.conv.unshared.forward.f16_config import CHUNK, LANES, ROWS, F16Config
 from numbadnn.kernels.conv.unshared.inputs.device.tile import tap_of
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, intrinsic, types, u32
+from numbadnn.kernels.lang.cuda import ELEMENT, SIMULATED, WORD, cuda, device, f32, i32, i64, u32
 from numbadnn.kernels.lang.epilogue import scaled
-from numbadnn.kernels.lang.llvm import _I32, _put, _slot
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _I32
 from numbadnn.kernels.lang.mma import product
 from numbadnn.kernels.lang.packed import load_words
 
@@ -39,19 +40,12 @@ def _look_at_words(count: int) -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def look(typingctx, words, start, shared, at):
-        def codegen(context, builder, signature, args):
-            kind = ir.VectorType(_I32, count)
-            slot = _slot(context, builder, signature.args[2], args[2], args[3], 0)
-            vector = builder.load(builder.bitcast(slot, kind.as_pointer()))
-            vector.align = 4 * count
-            for i in range(count):
-                word = builder.extract_element(vector, ir.Constant(_I32, i))
-                _put(context, builder, signature.args[0], args[0], args[1], i, word)
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, shared, types.int32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def look(builder, words, start, shared, at):
+        vector = builder.load(builder.bitcast(shared.slot(at), ir.VectorType(_I32, count).as_pointer()))
+        vector.align = 4 * count
+        for i in range(count):
+            words.put(start, i, builder.extract_element(vector, ir.Constant(_I32, i)))
 
     return look
 

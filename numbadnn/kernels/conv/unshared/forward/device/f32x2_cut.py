@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from numbadnn.kernels.lang.cuda import SIMULATED, device, f32, i32, intrinsic, types, u32
-from numbadnn.kernels.lang.llvm import _FLOAT, _I32, _asm
+from numbadnn.kernels.lang.cuda import SIMULATED, device, f32, i32, u32
+from numbadnn.kernels.lang.intrinsics import emitted, instruction
+from numbadnn.kernels.lang.llvm import _FLOAT
 from numbadnn.kernels.lang.scaled_halves import APART, MOST, NOTHING, common_scale, extremes, halve_pair, widest
 from numbadnn.kernels.lang.warp import largest_of_warp
 
@@ -35,14 +36,7 @@ def _packed(name: str, twin: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
         return run_twin
 
-    @intrinsic
-    def run(typingctx, a, b):
-        def codegen(context, builder, signature, args):
-            return _asm(builder, f"{name}.xorsign.abs.f16x2 $0, $1, $2;", "=r,r,r", _I32, list(args))
-
-        return types.uint32(types.uint32, types.uint32), codegen
-
-    return run
+    return instruction(f"{name}.xorsign.abs.f16x2 $0, $1, $2;", (u32,), (u32, u32), pure=True)
 
 
 #: ``least_of(a, b)``, ``most_of(a, b)``: in each half of a word, with any sign; NaN counts for nothing
@@ -53,12 +47,9 @@ def _as_float() -> Callable[..., Any]:
     if SIMULATED:
         return lambda bits: np.array([bits], np.int32).view(np.float32)[0]
 
-    @intrinsic
-    def convert(typingctx, bits):
-        def codegen(context, builder, signature, args):
-            return builder.bitcast(args[0], _FLOAT)
-
-        return types.float32(types.int32), codegen
+    @emitted(f32, i32)
+    def convert(builder, bits):
+        return builder.bitcast(bits, _FLOAT)
 
     return convert
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from llvmlite import ir
 
 from numbadnn.kernels.conv.unshared.inputs.device.tile import moved_on, pixel_at, pixel_of, tap_of
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, intrinsic, types, u32
-from numbadnn.kernels.lang.llvm import _I32, _slot
+from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
+from numbadnn.kernels.lang.llvm import _vector
 
 #: bytes of an element; images of a row of the box, and its words
 SIZE, EIGHT, ROW = 2, 8, 4
@@ -46,19 +46,10 @@ def _write_row() -> Callable[..., None]:
 
         return twin
 
-    @intrinsic
-    def write(typingctx, words, start, shared, at):
-        def codegen(context, builder, signature, args):
-            kind = ir.VectorType(_I32, ROW)
-            vector = ir.Constant(kind, ir.Undefined)
-            for e in range(ROW):
-                word = builder.load(_slot(context, builder, signature.args[0], args[0], args[1], e))
-                vector = builder.insert_element(vector, word, ir.Constant(_I32, e))
-            target = _slot(context, builder, signature.args[2], args[2], args[3], 0)
-            builder.store(vector, builder.bitcast(target, kind.as_pointer())).align = 4 * ROW
-            return context.get_dummy_value()
-
-        return types.void(words, types.int32, shared, types.int32), codegen
+    @emitted(None, ARRAY, i32, ARRAY, i32)
+    def write(builder, words, start, shared, at):
+        vector = _vector(builder, [words.get(start, e) for e in range(ROW)])
+        builder.store(vector, builder.bitcast(shared.slot(at), vector.type.as_pointer())).align = 4 * ROW
 
     return write
 

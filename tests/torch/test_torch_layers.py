@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.utils import parametrize  # noqa: E402
 from torch_networks import UNet, losses, resnet18  # noqa: E402
 
 import numbadnn  # noqa: E402
@@ -157,6 +158,37 @@ def test_conversion_is_in_place_and_undone() -> None:
     assert type(network[0]) is nn.Conv2d and not nt.convert(nn.Linear(2, 2)).swapped
     with pytest.raises(ValueError, match="^determinism: expected one of"):
         nt.convert(network, determinism="other")
+
+
+@pytest.mark.parametrize("name", ["weight_norm", "spectral_norm", "orthogonal"])
+def test_a_parametrized_layer_is_converted(name: str) -> None:
+    """Its class is its own, which a copy shares."""
+    wrap = getattr(nn.utils.parametrizations, name)
+    theirs = wrap(nn.Conv2d(3, 4, 3).double()).eval()  # in training each call moves the spectral norm on
+    kind, ours = type(theirs), copy.deepcopy(theirs)
+    found, x = nt.convert(ours), torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    assert list(found.swapped) == [""] and type(theirs) is kind and isinstance(ours, nt.nn.Conv2d)
+    for layer in (theirs, ours, copy.deepcopy(ours)):
+        layer(x).square().sum().backward()
+    torch.testing.assert_close(ours(x), theirs(x))
+    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad)
+    assert list(nt.explain(theirs, x)) == [""]
+    found.undo()
+    assert not isinstance(ours, nt.nn.Layer) and parametrize.is_parametrized(ours)
+    nt.convert(ours)
+    parametrize.remove_parametrizations(ours, "weight")
+    assert type(ours) is nt.nn.Conv2d and torch.allclose(ours(x), theirs(x))
+
+
+def test_a_layer_of_a_subclass_stays_and_is_named() -> None:
+    class Own(nn.Conv2d):
+        pass
+
+    network = nn.Sequential(Own(3, 4, 3), nn.Conv2d(4, 4, 1), nn.Linear(2, 2))
+    found = nt.convert(network)
+    assert list(found.swapped) == ["1"] and list(found.left) == ["0"] and "got Own" in found.left["0"]
+    assert type(network[0]) is Own and not nt.convert(network).left.keys() - {"0"}
 
 
 def test_explain_and_check_look_at_each_layer() -> None:

@@ -1,8 +1,8 @@
 """Host microseconds of a warm call, its output allocated, with new pointers each call, an array library at a time.
 
 The operands are tiny, so the device is idle and the host is what is measured. Peers in the same run: PyTorch's own
-softmax and conv2d, CuPy's softmax. The parts of our call are timed alone: probe, key and look-up, output, stream,
-workspace, run. ``python bench/bench_overhead.py``.
+softmax, conv2d, pooling and batch norm, CuPy's softmax. The parts of our call are timed alone: probe, key and look-up,
+output, stream, workspace, run. ``python bench/bench_overhead.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numbadnn.arrays import LIBRARIES, library_of
 from numbadnn.call import launch
 
 SOFTMAX = (16, 64)
-IMAGE, FILTERS = (1, 8, 8, 8), (8, 8, 3, 3)
+IMAGE, FILTERS, VECTOR = (1, 8, 8, 8), (8, 8, 3, 3), (1, 8, 1, 1)
 
 
 def rotating(function: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Callable[[], Any]:
@@ -106,6 +106,12 @@ def main() -> None:
     torch.set_grad_enabled(False)
     torch.backends.cudnn.allow_tf32 = False
     rows = []
+    peers: dict[str, Callable[..., Any]] = {
+        "softmax": lambda x: F.softmax(x, 1),
+        "conv2d": F.conv2d,
+        "pool": lambda x: F.max_pool2d(x, 2),
+        "batch norm": lambda x, g, b: torch.native_batch_norm(x, g.ravel(), b.ravel(), None, None, True, 0.1, 1e-4),
+    }
     for name, (make, synchronise) in makers().items():
         xs = [(make(SOFTMAX),) for _ in range(8)]
         convs = [(make(IMAGE), make(FILTERS)) for _ in range(8)]
@@ -116,12 +122,17 @@ def main() -> None:
             "softmax cudnn": (lambda x: numbadnn.softmax(x, backend="cudnn"), xs),
             "conv2d cudnn": (partial(numbadnn.conv2d, backend="cudnn"), convs),
             "conv2d numba": (partial(numbadnn.conv2d, backend="numba"), convs),
+            "pool numba": (lambda x: numbadnn.pool(x, (2, 2), (2, 2), backend="numba"), [(x,) for x, _ in convs]),
+            "batch norm numba": (
+                lambda *a: numbadnn.batch_normalization_train(*a, "spatial", backend="numba"),
+                [(make(IMAGE), make(VECTOR), make(VECTOR)) for _ in range(8)],
+            ),
         }
         for case, (ours, sets) in cases.items():
             row: dict[str, Any] = {"case": case, "library": name, "us": host_us(rotating(ours, sets), synchronise)}
             row["ran"] = numbadnn.last_call().impl  # type: ignore[union-attr]
             if name == "torch":
-                peer = F.conv2d if "conv" in case else lambda x: F.softmax(x, 1)
+                peer = peers[case.rpartition(" ")[0]]
                 row |= {"peer": "torch", "peer_us": host_us(rotating(peer, sets), synchronise)}
             if name == "cupy" and "softmax" in case:
                 from cupyx.scipy.special import softmax

@@ -259,7 +259,7 @@ def _evaluate(A: Any, network: Any, lengths: Any, w: Any, x: Any, hx: Any, cx: A
     w, x, hx = (np.asarray(a).astype(np.float64) for a in (w, x, hx))
     cx = np.zeros_like(hx) if cx is None else np.asarray(cx).astype(np.float64)
     net, alive = _net(x, *network), _alive(x, lengths)
-    layers = net.cut(w)
+    layers, x = net.cut(w), np.where(alive, x, 0.0)  # what lies past the end of a sequence is no part of it
     return _forward(A, net, layers, list(x), list(hx), list(cx), alive), net, layers, alive
 
 
@@ -273,5 +273,5 @@ def gradients(A: Any, network: Any, lengths: Any, given: Any, w: Any, x: Any, hx
     o = {name: np.asarray(a).astype(np.float64) for name, a in zip(given, others, strict=True)}
     (y, hy, cy, tape), net, layers, alive = _evaluate(A, network, lengths, w, x, hx, o.get("cx"))
     dy, dhy, dcy = o.get("dy", np.zeros_like(y)), o.get("dhy", np.zeros_like(hy)), o.get("dcy", np.zeros_like(cy))
-    dw, *rest = _backward(A, net, layers, tape, list(dy), list(dhy), list(dcy), alive)
+    dw, *rest = _backward(A, net, layers, tape, list(np.where(alive, dy, 0.0)), list(dhy), list(dcy), alive)
     return dw, *(np.stack(part) for part in (rest if net.mode == "lstm" else rest[:2]))

@@ -138,6 +138,31 @@ def test_forward_and_backward_are_apply_and_the_operation(mode, dtype):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("both", (False, True))
+def test_what_lies_past_the_end_of_a_sequence_is_no_part_of_it(mode, both):
+    """NaN there, in x and dy, changes no bit; it made dw NaN, as 0 times NaN is."""
+    block, a = case(mode, both=both)
+    outputs, reserve = block.forward(**a, lengths=LENGTHS)
+    above = upstream(outputs)
+    right = [*outputs, *block.backward(reserve, *above)]
+    dirty, dy = a["x"].copy(), above[0].copy()
+    for i, end in enumerate(LENGTHS):
+        dirty[end:, i] = dy[end:, i] = np.nan
+    outputs, reserve = block.forward(**{**a, "x": dirty}, lengths=LENGTHS)
+    found = [*outputs, *block.backward(reserve, dy, *above[1:])]
+    assert all(np.array_equal(g, r) for g, r in zip(found, right, strict=True))
+    n = block.network
+    given = ("cx",) * ("cx" in a) + ("dy", "dhy", "dcy")[: len(above)]
+    known = (*((a["cx"],) if "cx" in a else ()), dy, *above[1:])
+    alike = reference.rnn_backward(
+        a["w"], dirty, a["hx"], *known, given=given, hidden_size=n.hidden_size, num_layers=n.num_layers, rnn_mode=n.rnn_mode,
+        input_mode=n.input_mode, direction_mode=n.direction_mode, lengths=LENGTHS,
+    )  # fmt: skip
+    for g, r in zip(alike, right[len(outputs) :], strict=True):
+        np.testing.assert_allclose(g, r, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_lengths_are_sequences_computed_alone(mode):
     block, a = case(mode, both=True)
     outputs, reserve = block.forward(**a, lengths=LENGTHS)

@@ -13,7 +13,7 @@ def backward(
     dw: np.ndarray, dx: np.ndarray,
 ) -> None:  # fmt: skip
     """Fill dx and dw; dh and dc, on entry the gradients of the last states, become those of the first."""
-    n = work.network
+    n, x = work.network, _within(work, x)
     for layer in range(n.num_layers - 1, -1, -1):
         source = work.ys[layer - 1] if layer else x
         below = np.empty(source.shape, work.acc) if layer else dx
@@ -102,6 +102,14 @@ def _weights(
             if gradient is not None:
                 packed(a[here], False, panel)
         team.run(weights_product, rooms, gates[here], *some, *panels, *outs, sums, part > 0, rooms)
+
+
+def _within(work: Work, x: np.ndarray) -> np.ndarray:
+    """x, and 0 past the ends of sequences, for the same reason as in ``_states_before``."""
+    if work.problem.lengths is None:
+        return x
+    past = np.arange(work.T)[:, None] >= work.ends
+    return np.where(past[:, :, None], x.dtype.type(0), x)
 
 
 def _states_before(work: Work, index: int, hx: np.ndarray) -> np.ndarray:

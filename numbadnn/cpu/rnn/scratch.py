@@ -96,4 +96,5 @@ def _operands(problem: RnnProblem, acc: Any) -> int:
     absent = {"cx": _states(problem)}
     if problem.op == "rnn_backward":
         absent["dy"] = steps * n.hidden_size * n.directions
+        absent["x without what is past the ends"] = steps * problem.input_dim if problem.lengths else 0
     return sum(s.size for s in copied) + sum(size for name, size in absent.items() if name not in problem.names)

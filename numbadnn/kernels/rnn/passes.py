@@ -67,6 +67,7 @@ def plan_backward(s: Sizes, kept: Memory, space: Memory) -> Callable[..., None]:
     n = s.problem.network
     blocks_of_w, _ = n.blocks(s.problem.input_dim)
     plans = [_plan_layer_grad(s, kept, space, index, offsets) for index, offsets in enumerate(blocks_of_w)]
+    clear = rnn_steps.within(s) if s.clears else None
 
     def run(
         stream: int, w: int, x: int, hx: int, cx: int, y: int, dy: int, dhy: int, dcy: int, dw: int, dx: int, dhx: int,
@@ -75,6 +76,9 @@ def plan_backward(s: Sizes, kept: Memory, space: Memory) -> Callable[..., None]:
         def y_of(layer: int) -> int:
             return y if layer == n.num_layers - 1 else memory + kept.at["y", layer]
 
+        if clear:
+            clear(stream, x, scratch + space.at["x"], scratch + space.at["lengths"])
+            x = scratch + space.at["x"]
         for layer in range(n.num_layers - 1, -1, -1):
             target = scratch + space.at["dx", (layer - 1) % 2] if layer else dx
             source = y_of(layer - 1) if layer else x

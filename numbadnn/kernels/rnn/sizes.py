@@ -79,6 +79,12 @@ class Sizes:
         chunk = max(32, -(-self.many // wanted))
         return -(-self.many // chunk), chunk
 
+    @property
+    def clears(self) -> bool:
+        """Whether x is copied without what it holds past the ends of sequences, before its product with gradients."""
+        p = self.problem
+        return p.lengths is not None and min(p.lengths) < self.steps and p.network.input_mode != "skip"
+
     def in_dim(self, layer: int) -> int:
         return self.problem.network.in_dim(layer, self.problem.input_dim)
 
@@ -120,6 +126,8 @@ def space_memory(s: Sizes) -> Memory:
     memory.take("carry", s.batch * s.hidden * s.wide)
     memory.take("parts", s.parts[0] * s.held * s.hidden * s.wide)
     memory.take("before", s.many * s.hidden * s.size)
+    if s.clears:
+        memory.take("x", s.many * s.in_dim(0) * s.size)
     for number in range(min(s.problem.network.num_layers - 1, 2)):
         memory.take(("dx", number), s.many * s.width * s.size)
     return memory

@@ -27,6 +27,7 @@ _PARAMETERS = {
     "sums_of_gates": "ptr ptr i64 i32 i32 i32",
     "spread": "ptr ptr i64 i32",
     "states_before": "ptr ptr ptr ptr i64 i32 i32 i32 i32 i32 i32",
+    "within": "ptr ptr ptr i64 i32 i32",
 }
 
 
@@ -41,6 +42,7 @@ def kernel(what: str, mode: str, dtype: str, has_lengths: bool = False) -> Kerne
         "totals": (dtype, acc),
         "biases": (dtype, acc, mode == "gru"),
         "states_before": (dtype, has_lengths),
+        "within": (dtype,),
     }
     arguments = every[what] if what in every else (dtype, acc, GATES[mode])
     made_by = f"rnn.device.{'step' if what in ('forward', 'backward') else 'around'}.{what}"
@@ -112,6 +114,14 @@ def states_before(s: Any, direction: int) -> Callable[..., None]:
     return launch.direct
 
 
+def within(s: Any) -> Callable[..., None]:
+    """``run(stream, x, target, lengths)``: x, and 0 past the ends of sequences."""
+    width = s.in_dim(0)
+    count = s.many * width
+    chosen = kernel("within", "", s.dtype)
+    return chosen.prepare(s.device, blocks(count, THREADS), (THREADS, 1, 1), (count, s.batch, width)).direct
+
+
 def write_lengths(s: Any) -> Callable[[int, int], None]:
     """``run(stream, table)``: the lengths as a table in device memory, if the problem has any."""
     lengths = s.problem.lengths
@@ -153,6 +163,17 @@ def kernels() -> Iterator[Kernel]:
     yield kernel("biases", "gru", "float16")
     yield kernel("lengths", "", "float32")
     yield kernel("states_before", "", "float16", True)
+    yield kernel("within", "", "float16")
 
 
-__all__ = ["ITEMSIZE", "backward", "describe", "forward", "kernel", "kernels", "states_before", "write_lengths"]
+__all__ = [
+    "ITEMSIZE",
+    "backward",
+    "describe",
+    "forward",
+    "kernel",
+    "kernels",
+    "states_before",
+    "within",
+    "write_lengths",
+]

@@ -193,10 +193,31 @@ for text in (
 """
 
 
-@pytest.mark.parametrize("script", [PRODUCT, BARRIER, RESERVE], ids=["tensor core", "barrier", "reserve"])
+#: what lies past the end of a sequence is no part of it
+ENDS = """
+import numpy as np
+from numbadnn.cases import parse
+from numbadnn.validate import simulate
+from numbadnn.validate.oracle import Trial
+
+for text in (
+    "rnn_backward w=float32:36 x=float32:3x2x2 hx=float32:2x2x1 dy=float32:3x2x1 mode=lstm hidden=1 layers=2 lengths=3,1",
+    "rnn_backward w=float16:24 x=float16:3x2x1 hx=float16:2x2x1 dy=float16:3x2x2 mode=gru hidden=1 layers=1"
+    " direction=bidirectional lengths=2,3",
+):
+    problem = parse(text)
+    trial = Trial.of(problem)
+    given = dict(zip(problem.names, trial.inputs))
+    for i, end in enumerate(problem.lengths):
+        given["x"][end:, i] = given["dy"][end:, i] = np.nan
+    assert trial.compare(simulate.run(problem, tuple(given.values())), "ieee").ok, text
+"""
+
+
+@pytest.mark.parametrize("script", [PRODUCT, BARRIER, RESERVE, ENDS], ids=["tensor core", "barrier", "reserve", "ends"])
 def test_what_no_case_of_the_simulator_reaches(script):
     """The twin of the tensor core's product; steps that meet at a barrier (small states are passed on without one);
-    gradients by way of a reserve."""
+    gradients by way of a reserve; numbers past the end of a sequence."""
     pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     environment = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

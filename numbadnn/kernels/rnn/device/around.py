@@ -129,3 +129,19 @@ def states_before(dtype: str, has_lengths: bool) -> Callable[..., None]:
             write(target + i * size, value)
 
     return kernel
+
+
+def within(dtype: str) -> Callable[..., None]:
+    """x, and 0 past the ends of sequences: the gradients there are 0 too, but 0 times whatever memory held may be NaN."""
+    size = ITEMSIZE[dtype]
+    acc = "float64" if dtype == "float64" else "float32"
+    A, read, write, end_of = ACCUMULATOR[acc], load(dtype, acc), store(dtype, acc), _end(True)
+
+    def kernel(x, target, lengths, count, batch, width):
+        i = i64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
+        if i < count:
+            place = i // width
+            t, n = i32(place // batch), i32(place % batch)
+            write(target + i * size, read(x + i * size) if t < end_of(lengths, n, i32(0)) else A(0))
+
+    return kernel

@@ -312,10 +312,16 @@ def test_an_interrupted_run_writes_the_rows_it_has_and_no_errata(
     monkeypatch.setattr(errata, "store", no_errata)
     words = ["validate", "--determinism", "--backend", "cpu", "--json", str(file), CASE, "softmax x=float32:2x3"]
     assert command.main(words) == 130
-    (row,) = json.loads(file.read_text())["rows"]
+    found = json.loads(file.read_text())
+    (row,) = found["rows"]
     assert row["case"] == CASE and row["sha256"] and row["verdict"] == "" and "process" not in row["trials"]
+    assert found["exit_status"] == 130
     printed = capsys.readouterr()
-    assert "cpu.loops" in printed.out and "interrupted" in printed.err
+    assert (
+        "cpu.loops" in printed.out
+        and "incomplete: 2 of 2 cases not run" in printed.out
+        and "interrupted" in printed.err
+    )
 
 
 def report_file(path: Path, **sha256: str) -> str:

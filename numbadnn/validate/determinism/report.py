@@ -42,6 +42,7 @@ from numbadnn.validate.determinism.rows import (
 from numbadnn.validate.determinism.words import explained
 from numbadnn.validate.documents import document, words
 from numbadnn.validate.documents.files import Files
+from numbadnn.validate.report import INTERRUPTED
 
 PROCESSES = 2
 LARGEST = 48 << 20  # bytes of a case that is taken at its full size
@@ -93,8 +94,9 @@ def run(names: list[str], backend: str | None, budget: float | None, files: File
             files.write_json(report())  # a run that is ended has its report
     except KeyboardInterrupt:
         rows += begun
-        files.write(report())
+        files.write(report(INTERRUPTED))
         print(table(rows))
+        print(words.how_far(words.asked(len(todo), len(todo) - left[0]), time.perf_counter() - begin))
         raise
     status = exit_status(rows)
     if left[0] and status != MISMATCH:

@@ -2,7 +2,7 @@
 
 ResNet-50, VGG-16, MobileNetV2, ResNeXt-50, EfficientNet-B0, a 3-D U-Net and single images; float32 under ieee, tf32, float16
 and bfloat16 (float64 when asked); channels first and last. PyTorch runs with ``cudnn.benchmark=True`` and the same
-arithmetic allowed; ``--deterministic`` adds a column with ``cudnn.deterministic`` too, which is what our default promises:
+arithmetic allowed; ``--deterministic`` adds a column with ``cudnn.deterministic`` too, which is what our default guarantees:
 without it PyTorch takes engines that add with atomics (gradients of float32 filters, by cuDNN's algorithm 0). It also takes
 one that cuDNN notes to sum in reduced precision (ResNet's first layer in 16 bits), which auto never does; its error is no
 larger than others'. Each result of ours is held against float64 before it is timed (one that fails prints REFUSED); each
@@ -52,14 +52,14 @@ QUICK_SECONDS, ROUNDS, LAUNCHES, MOST_SETS = 105.0, 3, 8, 64
 
 
 class Asked(NamedTuple):
-    """One case; ``tune``: measure all candidates before; ``promise``: PyTorch with cudnn.deterministic too."""
+    """One case; ``tune``: measure all candidates before; ``guarantee``: PyTorch with cudnn.deterministic too."""
 
     layer: networks.Layer
     direction: str
     arithmetic: str
     layout: str
     tune: bool = False
-    promise: bool = False
+    guarantee: bool = False
 
     @property
     def problem(self) -> Any:
@@ -138,7 +138,7 @@ def _measured(asked: Asked, note: workers.Note) -> dict[str, Any]:
             row["refused"]["torch"] = str(error).splitlines()[0]
         row["us"] = _side_by_side({name: sets for name, sets in calls.items() if name not in same})
         row["us"] |= {name: row["us"][other] for name, other in same.items() if other in row["us"]}
-        if asked.promise and "torch" in calls:
+        if asked.guarantee and "torch" in calls:
             torch.backends.cudnn.deterministic = True
             row["us"] |= _side_by_side({"torch-deterministic": theirs})
             torch.backends.cudnn.deterministic = False

@@ -53,7 +53,7 @@ FAMILY: dict[str, str] = {
     "rnn_backward": "rnn",
 }
 
-#: from the weakest to the strongest promise
+#: from the weakest to the strongest guarantee
 DETERMINISM = ("not_guaranteed", "run_to_run", "batch_invariant", "gpu_to_gpu")
 
 #: arithmetic that sums transforms of a tile or an image: an error there is as large as the largest number, not as the element

@@ -1,4 +1,4 @@
-"""The register as pages: which implementations an operation has, and what each computes, promises and refuses."""
+"""The register as pages: which implementations an operation has, and what each computes, guarantees and refuses."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def operations() -> str:
 
 
 def conditions() -> str:
-    """A section a family; an entry an implementation: what it computes, what it promises, what it refuses and why."""
+    """A section a family; an entry an implementation: what it computes, what it guarantees, what it refuses and why."""
     reasons, parts = refused(), []
     for family in dict.fromkeys(FAMILY.values()):
         ops = [op for op, of in FAMILY.items() if of == family]
@@ -53,11 +53,11 @@ def refused() -> dict[str, list[str]]:
 def entry(name: str, impls: list[Impl], of: int, reasons: list[str]) -> str:
     """One implementation, as a list of definitions."""
     computes = "all operations of the family" if len(impls) == of else ", ".join(f"`{impl.op}`" for impl in impls)
-    promises = sorted({impl.determinism for impl in impls}, key=DETERMINISM.index)
+    guarantees = sorted({impl.determinism for impl in impls}, key=DETERMINISM.index)
     arithmetic = dict.fromkeys(impl.arithmetic for impl in impls)
     lines = [
         f"`{name}`",
-        f": {computes}; arithmetic {', '.join(arithmetic)}; determinism {', '.join(promises)}",
+        f": {computes}; arithmetic {', '.join(arithmetic)}; determinism {', '.join(guarantees)}",
     ]
     if all(impl.complete for impl in impls):
         lines.append("\n  Takes every problem of its operations.")

@@ -94,8 +94,8 @@ def _nothing(candidates: Candidates, refusals: list[Refusal]) -> Choice:
         r for r in refusals if not _elsewhere(r) and "the option only=" not in r.reason and "exclude=" not in r.reason
     ]
     algo, origin = policy.algo, options.origin["determinism"]
-    promises = [r for r in asked if r.reason.startswith("promises ")]
-    if promises and select.algorithm_wins(policy, options):
+    guarantees = [r for r in asked if r.reason.startswith("guarantees ")]
+    if guarantees and select.algorithm_wins(policy, options):
         free = dataclasses.replace(policy, determinism="not_guaranteed")
         inner = _by_rank(candidates.under(free))
         decided = f"{inner.decided_by}; algorithm {algo!r} beats the default determinism={policy.determinism}"
@@ -103,11 +103,11 @@ def _nothing(candidates: Candidates, refusals: list[Refusal]) -> Choice:
     forced = [f"backend={backend!r}"] if backend else []
     forced += [f"only={','.join(options.only)!r}"] if options.only else []
     forced += [f"algorithm {algo!r}"] if algo not in select.CHOOSING_ALGOS else []
-    others = [r for r in asked if r not in promises and " algorithm" not in r.reason]
-    if promises and forced and origin != "default" and not others:
+    others = [r for r in asked if r not in guarantees and " algorithm" not in r.reason]
+    if guarantees and forced and origin != "default" and not others:
         raise DeterminismError(
             f"{' and '.join(forced)} was named, but determinism={policy.determinism!r} ({origin}) asks for more than "
-            f"{promises[0].impl} promises: {promises[0].reason}"
+            f"{guarantees[0].impl} guarantees: {guarantees[0].reason}"
         )
     if backend is None and algo != "auto":
         return _without_algorithm(candidates, refusals)

@@ -85,7 +85,7 @@ def _as_recorded(entry: dict[str, Any], candidates: Candidates) -> tuple[tuple[I
     wins = select.algorithm_wins(policy, candidates.options)
     reason = plan_file.stale(entry, policy.device) or ("" if wins else plan_file.weaker(entry, policy))
     found = reason or restored(entry, candidates, backends)
-    if wins and isinstance(found, str) and found.startswith("promises "):
+    if wins and isinstance(found, str) and found.startswith("guarantees "):
         free = dataclasses.replace(policy, determinism="not_guaranteed")
         found = restored(entry, candidates.under(free), backends)
     if isinstance(found, str) and not reason and candidates.backend is None and policy.algo != "auto":

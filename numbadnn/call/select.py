@@ -127,10 +127,10 @@ def refusal(
     missing = left_out(impl, options) or unavailable(impl.backend, policy.device)
     if missing:
         return missing
-    if policy.algo != "auto" and impl.backend != "cudnn":  # before its promises: without the algorithm they say nothing
+    if policy.algo != "auto" and impl.backend != "cudnn":  # before its guarantees: they say nothing without it
         return f"has no algorithm named {policy.algo!r}; the names are cuDNN's"
     if DETERMINISM.index(impl.determinism) < DETERMINISM.index(policy.determinism):
-        return f"promises {impl.determinism}, the option determinism asks for {policy.determinism}"
+        return f"guarantees {impl.determinism}, the option determinism asks for {policy.determinism}"
     if policy.accuracy == "elementwise" and accuracy_of(impl.arithmetic) != "elementwise":
         return f"computes by {impl.arithmetic}, the option accuracy asks for elementwise"
     found = errata.against(impl.name, problem, policy, options)

@@ -24,7 +24,7 @@ def supports(problem: DropoutProblem, policy: Policy) -> str:
     if problem.generator != "cudnn":
         return "cuDNN's random numbers are its own: it is used where the call itself names it (backend='cudnn')"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     if problem.source.dtype == "bfloat16":
         return "cuDNN's dropout has no bfloat16: CUDNN_STATUS_NOT_SUPPORTED (cuDNN 9.19, H200)"
     if not (problem.source.is_contiguous and problem.output.is_contiguous):

@@ -46,7 +46,7 @@ def supports(problem: NormProblem, policy: Policy) -> str:
     if len({s.dtype for s in data}) > 1:
         return "cuDNN's batch normalization needs dy in the dtype of the inputs"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     if policy.precision in ("float16", "float32", "float64") and policy.precision != wanted:
         return f"cuDNN computes {x.dtype} data in {wanted}, not in {policy.precision}"
     packed = all(s.is_contiguous for s in data)

@@ -29,7 +29,7 @@ def supports(problem: PoolProblem, policy: Policy) -> str:
     if problem.mode not in MODES:
         return f"cuDNN's pooling has no mode {problem.mode}; its average times the window's size rounds twice"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     if policy.precision == "float16" or (policy.precision == "float64" and dtype != "float64"):
         return f"cuDNN's pooling computes {dtype} data in its own accumulator, not in {policy.precision}"
     if any(s <= 0 for spec in operands for n, s in zip(spec.shape, spec.strides, strict=True) if n > 1):

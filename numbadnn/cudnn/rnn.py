@@ -37,7 +37,7 @@ def supports(problem: RnnProblem, policy: Policy) -> str:
     if maker not in ("", NAME):
         return f"the reserve was written by {problem.made_by}, which alone can read it"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     accumulator = "float64" if problem.dtype == "float64" else "float32"
     if policy.precision in ("float16", "float32", "float64") and policy.precision != accumulator:
         return f"cuDNN computes {problem.dtype} networks in {accumulator}, not in {policy.precision}"

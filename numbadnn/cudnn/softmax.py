@@ -28,7 +28,7 @@ def supports(problem: SoftmaxProblem, policy: Policy) -> str:
     if rank < 2:
         return f"cuDNN's softmax needs an axis 0 of images and an axis 1 of channels, the array has {rank} axes"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     if policy.precision == "float16" or (policy.precision == "float64" and dtype != "float64"):
         return f"cuDNN's softmax computes {dtype} data in its own accumulator, not in {policy.precision}"
     if policy.precision == "float32" and dtype == "float64":

@@ -49,7 +49,7 @@ def supports(problem: SpatialProblem, policy: Policy) -> str:
     if dtype == "float16" and problem.op == "spatialtf_sampler_grad":
         return "cuDNN's sampler gradients of float16 are up to 5 times the bound off (cuDNN 9.19, H200)"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     if policy.precision in ("float16", "float32", "float64") and policy.precision != problem.accumulator:
         return f"cuDNN's spatial transformer computes {dtype} data in {problem.accumulator}, not in {policy.precision}"
     if not all(s.is_contiguous for s in _packed(problem)):
@@ -107,7 +107,7 @@ def plan(problem: SpatialProblem, policy: Policy, config: Any) -> Executable:
         issue(stream or 0, *inputs, *outputs)
 
     facts: dict[str, Any] = {"call": FUNCTIONS[problem.op], "copies": [], "cudnn": library.version}
-    return Executable(run=run, determinism=_promise(problem.op), facts=facts, direct=issue, summation=SEQUENCE)
+    return Executable(run=run, determinism=_guarantee(problem.op), facts=facts, direct=issue, summation=SEQUENCE)
 
 
 def _arguments(op: str, one: int, zero: int, t: list[int]) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ def _arguments(op: str, one: int, zero: int, t: list[int]) -> tuple[int, ...]:
     return A[0], A[1]
 
 
-def _promise(op: str) -> str:
+def _guarantee(op: str) -> str:
     return "not_guaranteed" if op.endswith("_grad") else "run_to_run"
 
 
@@ -141,6 +141,6 @@ for _op in OPERANDS:
             plan=plan,
             rank=rank,
             arithmetic="ieee",
-            determinism=_promise(_op),
+            determinism=_guarantee(_op),
         )
     )

@@ -1,7 +1,7 @@
 """The plan lock file (``NUMBADNN_PLAN_FILE``): what ran for every problem of a program, to be committed, reviewed and replayed.
 
 A problem met for the first time is chosen as usual and written down: implementation, engine and knobs or configuration, what it
-promises. A problem that the file knows runs exactly as it says. ``plan_strict`` turns a problem that it does not know, or
+guarantees. A problem that the file knows runs exactly as it says. ``plan_strict`` turns a problem that it does not know, or
 whose entry cannot be had here, into ``PlanMissError``. The file holds no time and no date, so that it changes only when plans do.
 """
 

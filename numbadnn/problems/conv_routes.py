@@ -104,7 +104,7 @@ def _unfit(problem: ConvProblem) -> str:
     if problem.unshared:
         return "needs one filter for all positions (not unshared)"
     if problem.groups != 1:
-        return "needs one group: filters and images of several do not change places"
+        return "needs one group: filters and images of several do not exchange their roles"
     return ""
 
 

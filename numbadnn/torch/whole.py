@@ -187,7 +187,7 @@ def _block(name: str) -> Iterator[Counts]:
     finally:
         _under.end(block)
         if block[1].elsewhere:
-            warn(f"numbadnn.torch.{name}: convolutions were computed {block[1]}, which numbadnn promises nothing of")
+            warn(f"numbadnn.torch.{name}: convolutions were computed {block[1]}, which numbadnn guarantees nothing of")
 
 
 def batch_invariant() -> Any:

@@ -537,7 +537,7 @@ def test_what_ctypes_would_cut_to_32_bits_is_refused():
 
 @pytest.mark.parametrize(("text", "policy", "says"), [
     ("x=float32:1x1x4x4 window=2x2 mode=sum", {}, "has no mode sum"),
-    ("x=float32:1x1x4x4 window=2x2", {"determinism": "batch_invariant"}, "promises run_to_run at best"),
+    ("x=float32:1x1x4x4 window=2x2", {"determinism": "batch_invariant"}, "guarantees run_to_run at best"),
     ("x=float32:1x1x4x4 window=2x2", {"precision": "float64"}, "not in float64"),
     ("x=float32:1x1x4x4:16,16,-4,1 window=2x2", {}, "positive strides only"),
     ("x=float32:2x1x4x4:2147483648,16,4,1 window=2x2", {}, "more than 2\\*\\*31 elements"),

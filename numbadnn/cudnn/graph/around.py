@@ -27,7 +27,7 @@ def static_refusal(problem: ConvProblem, policy: Policy) -> str:
     if problem.beta and dtype in ("float16", "bfloat16"):
         return f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
-        return f"cuDNN promises run_to_run at best, the option determinism asks for {policy.determinism}"
+        return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
     return uncountable(problem)
 
 

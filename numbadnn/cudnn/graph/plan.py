@@ -104,7 +104,7 @@ class Candidate:
 
 
 def tensor(library: Library, spec: Spec, uid: int) -> Descriptor:
-    """A tensor descriptor; the alignment promised to cuDNN is what the address really has."""
+    """A tensor descriptor; the alignment guaranteed to cuDNN is what the address really has."""
     attributes: list[Attribute] = [
         (Attr.TENSOR_DATA_TYPE, Type.DATA_TYPE, [int(DATA_TYPE[spec.dtype])]),
         (Attr.TENSOR_DIMENSIONS, Type.INT64, spec.shape),

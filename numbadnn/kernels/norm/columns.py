@@ -55,7 +55,7 @@ def reason(problem: NormProblem) -> str:
         return why
     layout = layout_of(problem)
     if len(layout.reduced) > 1 or any(s != 1 for s in layout.kept[0].strides[: len(layout.data)]):
-        return "needs the channels contiguous in memory, and rows that one stride places"
+        return "needs the channels contiguous in memory, and rows at one stride"
     if layout.channels == 1 and layout.averaged > 1:
         return "needs more than one channel"
     if max(layout.averaged + FARTHEST, layout.channels, problem.x.size // 64) >= LIMIT32:

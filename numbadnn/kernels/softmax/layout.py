@@ -62,7 +62,7 @@ def rows_reason(layout: Layout) -> str:
     """Why kernels of rows cannot, "" if they can."""
     if len(layout.reduced) > 1 or any(s != 1 for s in layout.reduced[0].strides):
         return "needs the softmax axis contiguous in every operand"
-    return "needs rows that at most two strides place" if len(layout.kept) > 2 else ""
+    return "needs rows at no more than two strides" if len(layout.kept) > 2 else ""
 
 
 def channels_reason(layout: Layout) -> str:

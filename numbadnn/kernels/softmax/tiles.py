@@ -121,7 +121,7 @@ def reason(problem: SoftmaxProblem, capacity: int = LARGEST_CAPACITY) -> str:
     if why := channels_reason(layout):
         return why
     if not _width(problem):
-        return "needs operands and strides aligned to pieces of at least 4 bytes"
+        return "needs operands and strides aligned to at least 4 bytes"
     if heuristic(problem, capacity) is None:
         return (
             f"{layout.length} channels of {problem.y.dtype} do not fit the {capacity} bytes of shared memory of a block"

@@ -189,7 +189,7 @@ def staged_reason(problem: SpatialProblem) -> str:
     if max(*img.shape[2:], *points.shape[2:]) >= 2**15:
         return "needs fewer than 2**15 rows and columns"
     if not row_vec((img,) if problem.dy is None else (img, problem.dy)):
-        return "needs rows that lie contiguous and aligned to pieces of 4 to 16 bytes"
+        return "needs rows that lie contiguous, in aligned chunks of 4 to 16 bytes"
     if img.shape[1] < 16 or math.prod(points.shape[2:]) < 256:
         return "needs at least 16 channels and 256 points"
     if problem.dy is not None and problem.accumulator == "float64":

@@ -47,16 +47,16 @@ WHOLE = {
     "rnn_backward": "sums over the sequences",
 }
 
-#: operation -> why its batch is not split here, although it could be: what promises batch_invariant there is not tried
+#: operation -> why its batch is not split here, although it could be: what guarantees batch_invariant there is not tried
 UNSPLIT = {"rnn_forward": "sequences lie on axis 1"}
 
 
-def untried(op: str, trials: Iterable[str], promises_batches: bool) -> str:
-    """Which trial that a promise rests on was not made ("" = all were)."""
+def untried(op: str, trials: Iterable[str], guarantees_batches: bool) -> str:
+    """Which trial that a guarantee rests on was not made ("" = all were)."""
     made = set(trials)
     if not made:
         return "no trial was made"
-    if promises_batches and "batch" not in made and op not in WHOLE:
+    if guarantees_batches and "batch" not in made and op not in WHOLE:
         return f"no part of the batch was run alone{f': {UNSPLIT[op]}' if op in UNSPLIT else ''}"
     return ""
 

@@ -251,7 +251,7 @@ def _rows(case: Case, device: int, backend: str | None) -> Iterator[Row]:
                 yield row
                 if DETERMINISM.index(row.declared) < DETERMINISM.index(
                     impl.determinism
-                ):  # it keeps its promise if asked
+                ):  # it keeps its guarantee if asked
                     asked = {"determinism": impl.determinism}
                     if setting is None and not impl.supports(problem, _policy(problem.op, device, asked)):
                         yield _row(case.name, impl, problem, asked, device)

@@ -41,8 +41,8 @@ def test_under_the_simulator() -> None:
         ("x=float16:1x8x8x8:nhwc w=float16:8x1x3x3 groups=8 dilation=2,2", "dilated"),
         ("x=float16:1x8x8x8:nhwc w=float16:8x1x1x1 groups=8 stride=2,2", "no larger than the taps"),
         ("x=float16:1x8x9x9:nhwc w=float16:8x1x7x7 groups=8", "at most 5 taps"),
-        ("x=float16:1x12x8x8:nhwc w=float16:12x1x3x3 groups=12", "in eights"),
-        ("x=float16:1x8x8x8 w=float16:8x1x3x3 groups=8", "in eights"),
+        ("x=float16:1x12x8x8:nhwc w=float16:12x1x3x3 groups=12", "multiples of 8 channels"),
+        ("x=float16:1x8x8x8 w=float16:8x1x3x3 groups=8", "multiples of 8 channels"),
         ("x=float16:0x8x8x8:nhwc w=float16:8x1x3x3 groups=8", "not empty"),
     ],
 )

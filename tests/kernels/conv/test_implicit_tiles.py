@@ -34,8 +34,8 @@ def test_under_the_simulator() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("x=float16:1x8x8x8 w=float16:8x8x3x3", "channels in eights"),
-        ("x=float16:1x12x8x8:nhwc w=float16:8x12x3x3:nhwc", "channels in eights"),
+        ("x=float16:1x8x8x8 w=float16:8x8x3x3", "multiples of 8 channels"),
+        ("x=float16:1x12x8x8:nhwc w=float16:8x12x3x3:nhwc", "multiples of 8 channels"),
         ("x=float32:1x2x5x5 w=float32:3x3x3x2x3x3", "all positions share"),
         ("x=float32:1x1x20x40 w=float32:1x1x16x16", "at most 31 taps"),
     ],

@@ -94,7 +94,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     if not (problem.x.size and problem.y.size):
         return "needs operands that are not empty"
     if not (_aligned(problem.x) and _aligned(problem.y) and problem.groups % 8 == 0):
-        return "needs channels in eights next to each other in memory, in both images"
+        return "needs multiples of 8 channels next to each other in memory, in both images"
     if max(problem.x.span[1], problem.y.span[1]) >= LIMIT32:
         return "needs images of fewer than 2**31 elements"
     config = heuristic(problem)

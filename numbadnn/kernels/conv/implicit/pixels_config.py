@@ -114,7 +114,7 @@ def by_copies_reason(p: Product) -> str:
     if p.item != 2:
         return "needs 16-bit types"
     if p.width % (16 // p.target.itemsize):
-        return "needs groups of whole pieces of 16 bytes"
+        return "needs groups of whole 16-byte chunks"
     return image_reason(p.target, "the result")
 
 

@@ -156,7 +156,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
     if policy.precision in ("float16", "float32", "float64") and policy.precision != p.accumulator:
         return f"accumulates {problem.x.dtype} in {p.accumulator}, not in {policy.precision}"
     if problem.x.itemsize == 2 and not in_vectors(p):
-        return "needs 16-bit channels in eights, next to each other in memory, in all operands"
+        return "needs multiples of 8 channels of 16 bits, next to each other in memory, in all operands"
     if problem.x.itemsize == 2 and not simulate.active():
         return "has 16-bit products that a GPU has confirmed in one direction alone"
     if policy.algo not in ("auto", "none", "deterministic"):

@@ -159,9 +159,13 @@ def measured(candidates: Candidates, chosen: select.Choice) -> select.Choice:
     problem, policy, group = candidates.problem, candidates.policy, _group(candidates, chosen)
     admitted = [i for i in candidates.ordered(group) if not candidates.reason(i)]
     names, few = candidates.names(group), candidates.options.tune == "likely"
-    admitted = _likely(candidates, admitted) if few else admitted
+    if few:
+        admitted = _likely(candidates, admitted)
+        if len(admitted) == 1 and admitted[0].restore is None:  # nothing to choose from, not even engines
+            return chosen
+    say: Any = (lambda text: None) if candidates.options.verbose == "quiet" else tune.to_stderr(problem)
     try:
-        outcome = tune.measure(problem, policy, admitted, names, say=tune.to_stderr(problem), likely=few)
+        outcome = tune.measure(problem, policy, admitted, names, say=say, likely=few)
     except (NumbaDNNError, MemoryError) as error:
         if not is_lack_of_memory(error):
             raise

@@ -183,6 +183,9 @@ def test_only_what_is_likely_is_measured_and_all_of_it_where_that_is_asked_for(f
         assert ran() == ("cpu.near", "tuned")
         with numbadnn.using(tune="measure"):
             assert ran()[1] == "measured" and last().facts["config"].sleep_us <= 5
+    only = takes(0, "cpu.only", 1.0)
+    with planted(only), numbadnn.using(only="cpu.only,cpu.loops", tune="likely", verbose="quiet", cache_dir=os.devnull):
+        assert ran() == ("cpu.only", "rank")  # nothing else is near
 
 
 def test_of_cudnns_engines_the_first_few_are_likely_each_once() -> None:

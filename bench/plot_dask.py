@@ -1,6 +1,7 @@
-"""The picture of docs/how-to/larger-than-memory.md: what a process takes for volumes of growing size, as bench_dask.py found.
+"""The picture of docs/how-to/larger-than-memory.md: what a process takes for volumes of growing size, and rates of several GPUs.
 
-``python bench/plot_dask.py bench/results/NAME.json`` writes docs/how-to/larger-than-memory.svg.
+``python bench/plot_dask.py bench/results/CPU.json bench/results/GPU.json`` writes docs/how-to/larger-than-memory.svg from what
+bench_dask.py measured there.
 """
 
 from __future__ import annotations
@@ -11,24 +12,19 @@ from pathlib import Path
 from typing import Any
 
 PICTURE = Path(__file__).parents[1] / "docs" / "how-to" / "larger-than-memory.svg"
+#: kinds of rows of GPUs, and how they are drawn
+SCALING = (("strong, pinned", "#1f77b4", "o"), ("weak, pinned", "#ff7f0e", "s"), ("strong, ordinary", "#7f7f7f", "v"))
 
 
-def memory(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of volumes larger than what their process may have, by size."""
-    rows = [row for row in results["dask"]["rows"] if row["case"].startswith("memory ")]
-    return sorted(rows, key=lambda row: row["GiB"])
+def rows_of(path: Path, beginning: str) -> list[dict[str, Any]]:
+    """The rows whose case begins so."""
+    return [row for row in json.loads(path.read_text())["dask"]["rows"] if row["case"].startswith(beginning)]
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "numbadnn"
-    import matplotlib.pyplot as plt
-
+def draw_memory(axis: Any, rows: list[dict[str, Any]]) -> None:
+    rows = sorted(rows, key=lambda row: row["GiB"])
     names = [f"{row['GiB']:g} GiB\nlimit {row['limit GiB']:g}" for row in rows]
     places = range(len(rows))
-    figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
     axis.bar([p - 0.27 for p in places], [row["GiB"] for row in rows], 0.27, label="the volume", color="#c7c7c7")
     axis.bar(places, [row["allowed GiB"] for row in rows], 0.27, label="1.25 x what the workers hold", color="#aec7e8")
     bars = axis.bar(
@@ -38,12 +34,38 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     axis.set_yscale("log", base=2)
     axis.set_yticks(ticks := (0.125, 0.25, 0.5, 1, 2, 4, 8, 16), [f"{tick:g}" for tick in ticks])
     axis.set_xticks(places, names)
-    axis.set(ylabel="GiB", title="conv3d 3x3x3 from zarr to zarr, two threads")
+    axis.set(ylabel="GiB", title="conv3d from zarr to zarr, two threads")
     axis.legend(fontsize=8)
+
+
+def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
+    for kind, color, marker in SCALING:
+        of_kind = sorted((row for row in rows if row["case"].startswith(f"gpus {kind}, ")), key=lambda row: row["GPUs"])
+        counts, rates = [row["GPUs"] for row in of_kind], [row["GB/s"] for row in of_kind]
+        axis.plot(counts, rates, color=color, marker=marker, label=kind)
+        if kind.startswith("strong"):
+            axis.plot(counts, [n * rates[0] for n in counts], color=color, linestyle=":", label="n times one of these")
+    axis.set_xticks(sorted({row["GPUs"] for row in rows if "GPUs" in row}))
+    axis.set(
+        xlabel="GPUs", ylabel="GB/s to the GPUs", ylim=(0, None), title="conv3d of host arrays, reduced on the host"
+    )
+    axis.legend(fontsize=8)
+
+
+def draw(cpu: Path, gpu: Path, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "numbadnn"
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained", width_ratios=(3, 2))
+    draw_memory(axes[0], rows_of(cpu, "memory "))
+    draw_scaling(axes[1], rows_of(gpu, "gpus "))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
 
 if __name__ == "__main__":
-    draw(memory(json.loads(Path(sys.argv[1]).read_text())), PICTURE)
+    draw(Path(sys.argv[1]), Path(sys.argv[2]), PICTURE)
     print("written to", PICTURE)

@@ -96,12 +96,15 @@ WINDOWED: dict[str, Callable[..., da.Array]] = {}
 def of_lines(problem: Any, operands: list[da.Array], arguments: dict[str, Any], gpus: Any) -> da.Array:
     """The same of images of one row, which lines (N, C, L) are to numbadnn."""
     rows = [a[:, :, None] for a in operands]
+    # of unshared ones (K, L, C, R) the row of positions and that of the window
+    of_rows = (
+        (slice(None), 0, slice(None), slice(None), 0) if arguments.get("unshared") else (slice(None), slice(None), 0)
+    )
     if "filters" in arguments:
-        rows.append(arguments["filters"][:, :, None])
-    if arguments.get("unshared"):
-        raise ValueError("unshared: expected False, pieces of lines have shared filters")
+        rows.append(arguments["filters"][tuple(None if part == 0 else part for part in of_rows)])
     how = {k: arguments[k] for k in ("algo", "precision", "accuracy", "backend") if k in arguments}
-    return WINDOWED[problem.op](*rows, **problem.keywords, **how, devices=gpus)[:, :, 0]
+    found = WINDOWED[problem.op](*rows, **problem.keywords, **how, devices=gpus)
+    return found[of_rows if problem.op.endswith("weights") else (slice(None), slice(None), 0)]
 
 
 def windowed(

@@ -54,8 +54,9 @@ def _grad_wrt_weights(name: str, arguments: dict[str, Any], gpus: Any) -> da.Arr
     function = getattr(numbadnn, name)
     names = ("input", "output_grad")
     image, top = operands = [operand(argument, arguments[argument]) for argument in names]
-    if arguments.get("unshared"):
-        raise ValueError("unshared: expected False, numbadnn.dask adds up gradients of shared filters alone")
+    unshared = bool(arguments.get("unshared"))
+    if unshared and name.startswith("causal"):
+        raise ValueError("unshared: expected False, pieces of causal_conv1d have shared filters")
     problem = problem_of(function, arguments, {"input": image, "output_grad": top})
     if image.ndim == 3:
         return of_lines(problem, operands, arguments, gpus)
@@ -64,17 +65,22 @@ def _grad_wrt_weights(name: str, arguments: dict[str, Any], gpus: Any) -> da.Arr
     wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
     left_out = (*names, "input_shape", "out", "stream")
     sent = {k: v for k, v in arguments.items() if k not in left_out} | {"filter_shape": shape}
-    call = Call(
-        name, sent, (image.dtype, top.dtype, wide), image._meta, gpus=gpus, wide=wide if wide != dtype else None
-    )
+    dtypes, before = (image.dtype, top.dtype, wide), wide if wide != dtype else None
+    call = Call(name, sent, dtypes, image._meta, unshared=unshared, gpus=gpus, wide=before)
     result = token(call, operands, None, top.chunks)
-    tasks, shares = Tasks(result, problem, call, operands, None), []
+    tasks = Tasks(result, problem, call, operands, None)
+    shares: dict[tuple[int, ...], list[Any]] = {}
     for index, part in slices_of(top.chunks):
-        shares.append((f"share-{result}", *index))
-        tasks.add(shares[-1], part)
-    tasks.layer[(result, *(0,) * len(shape))] = (partial(_as, dtype), tree(tasks.layer, result, shares, _sum))
+        key = (f"share-{result}", *index)
+        tasks.add(key, part)
+        shares.setdefault(index[2:] if unshared else (), []).append(key)
+    for place, keys in shares.items():
+        whole = tree(tasks.layer, "-".join((result, *map(str, place))), keys, _sum)
+        tasks.layer[(result, 0, *place, *(0,) * (len(shape) - 1 - len(place)))] = (partial(_as, dtype), whole)
+    places = top.chunks[2:] if unshared else ()
+    chunks = ((shape[0],), *places, *((n,) for n in shape[1 + len(places) :]))
     meta = meta_from_array(image._meta, ndim=len(shape), dtype=dtype)
-    return da.Array(tasks.graph(), result, tuple((n,) for n in shape), dtype=dtype, meta=meta)
+    return da.Array(tasks.graph(), result, chunks, dtype=dtype, meta=meta)
 
 
 _ADDS = "each chunk of ``output_grad`` gives a share, added in a fixed tree: the same bits for any number of workers."

@@ -144,7 +144,7 @@ class Step:
         call, piece = self.call, self.piece
         if not piece.reads:
             return np.zeros(piece.shape, call.dtypes[-1], like=call.like)
-        if call.unshared:
+        if call.unshared and filters is not None:
             filters = filters[(slice(None), *piece.outputs)]
         with in_force(call.options), devices.lane(call.gpus) as lane:
             given = [*zip(piece.reads, call.dtypes, blocks, self.places, strict=False)]

@@ -132,7 +132,8 @@ def upsampling_gradient(walk: Samples, start: int, stop: int) -> Along | None:
 def piece(problem: Any, part: Any) -> Piece:
     """The call that computes ``part``, a tuple of slices, of what ``problem`` computes.
 
-    Of a gradient of the weights ``part`` is a piece of the output's gradient, and the sum over all pieces is the result.
+    Of a gradient of the weights ``part`` is a piece of the output's gradient, and the sum over all pieces is the result; each
+    piece of unshared ones gives the filters of its positions, and the sum is over the images.
     Raises ValueError for slices of a step other than 1, for a part of the channels, and for conv3d2d, whose border_mode is a
     name alone: conv3d computes its pieces.
 
@@ -147,7 +148,7 @@ def piece(problem: Any, part: Any) -> Piece:
     whole = shape.output if kind in _FORWARD else shape.image
     wanted = ranges("part", part, whole, shape.channels)
     sizes = tuple(stop - start for start, stop in wanted)
-    result = problem.w.shape if kind == "weights" else sizes
+    result = _filters_of(problem, sizes) if kind == "weights" else sizes
     cuts: list[Along | None] = [cut_of(walk, *wanted[axis]) for axis, walk in shape.axes]
     if 0 in sizes or None in cuts:
         return Piece((), {}, (), (), result, ())
@@ -159,10 +160,19 @@ def piece(problem: Any, part: Any) -> Piece:
         crop[axis], place[axis] = slice(*cut.crop), slice(cut.place, cut.place + cut.crop[1] - cut.crop[0])
     reads = tuple({"image": image, "output": output}[name] for name in names)
     keywords = _keywords(kind, problem, along, (wanted[0][1] - wanted[0][0], shape.image[shape.channels]))
+    if kind == "weights" and problem.unshared:
+        keywords["filter_shape"] = result
     outputs = tuple(slice(*cut.output[:2]) for cut in along.values())
     if kind == "weights":
         return Piece(reads, keywords, (), (), result, outputs)
     return Piece(reads, keywords, tuple(crop), tuple(place), result, outputs)
+
+
+def _filters_of(problem: ConvProblem, outputs: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the filters whose gradient a piece of the output's gives: of unshared ones those of its positions."""
+    if not problem.unshared:
+        return problem.w.shape
+    return (problem.w.shape[0], *outputs[2:], *problem.w.shape[len(outputs) - 1 :])
 
 
 #: kind of operation -> how its axes are cut, and which arrays it reads

@@ -1,1 +1,1 @@
-"""Matrix products that other kernels stand on: any sizes and strides, batches, a fixed order of sums."""
+"""Matrix products for other kernels: any sizes, strides and batches, sums in a fixed order. ``gemm.py`` plans them."""

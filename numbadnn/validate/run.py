@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numbadnn.call import info
 from numbadnn.cases import Case, find
 from numbadnn.gpu import devices
 from numbadnn.measuring import workers
+from numbadnn.registry import FAMILY
 from numbadnn.validate import own_data, photographs, report, reserve, simulator
 from numbadnn.validate.check import Row, Subject, check_all
 from numbadnn.validate.documents import document, words
@@ -33,10 +34,11 @@ PHOTOGRAPH_SIDE, PHOTOGRAPH_SIDE_ON_GPU = 128, 512
 
 
 class Job(NamedTuple):
-    """One case: its rows are worked out when ``run`` is called."""
+    """One case: its rows are worked out when ``run`` is called, which takes about ``seconds`` compared with others."""
 
     name: str
     run: Callable[[], list[Row]]
+    seconds: float = 0.0
 
 
 #: what the largest cases may take of a process: memory of the GPU, and of the host for their float64 references
@@ -145,7 +147,7 @@ def jobs(names: list[str], backend: str | None) -> Iterator[Job]:
     on_cpu = not devices.gpus()
     pictures = [n for n in photographs.names() if _asked(n, photographs.operation(n), names)]
     for case in _cases(names):
-        yield Job(case.name, partial(_check_case, case, on_cpu, backend))
+        yield Job(case.name, partial(_check_case, case, on_cpu, backend), _seconds(case.problem(on_cpu)))
     if pictures:
         yield from _photograph_jobs(pictures, backend, PHOTOGRAPH_SIDE if on_cpu else PHOTOGRAPH_SIDE_ON_GPU)
 
@@ -172,6 +174,13 @@ def _cases(names: list[str]) -> list[Case]:
             if not any(_means(name, picture) for picture in pictures):
                 raise
     return list(chosen.values())
+
+
+def _seconds(problem: Any) -> float:
+    """Of the reference and the bounds on a core, roughly: a network's bounds are eight more runs of it."""
+    network = FAMILY[problem.op] == "rnn"
+    flops = problem.flops * (9 if network else 2) if network or FAMILY[problem.op] == "conv" else 0
+    return float(flops / 2e10 + problem.bytes / 5e7)
 
 
 def _check_case(case: Case, small: bool, backend: str | None) -> list[Row]:
@@ -273,6 +282,8 @@ def in_processes(todo: list[Job], budget: float | None, start: float, processes:
         return budget is not None and time.perf_counter() - start > budget
 
     tasks = [(number, job, threads) for number, job in enumerate(todo)]
+    if budget is None:  # the longest first, that no process is alone with one at the end
+        tasks.sort(key=lambda task: -task[1].seconds)
     late = f"the budget of {budget:g} s was spent" if budget is not None else ""
     with report.progress(len(todo)) as advance, blas_threads(threads):
         try:

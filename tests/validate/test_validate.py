@@ -501,3 +501,23 @@ def test_a_budget_reaches_every_group_of_cases() -> None:
     names = ["a/1", "a/2", "a/3", "b/1", "c/1", "c/2"]
     order = [job.name for job in interleaved([Job(name, list) for name in names])]
     assert order == ["a/1", "b/1", "c/1", "a/2", "c/2", "a/3"]
+
+
+def test_the_longest_jobs_are_begun_first_where_no_budget_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end one process was alone with a network of minutes; the rows keep the order of the jobs."""
+    begun: list[str] = []
+
+    def each(tasks: Any, *rest: Any) -> Iterator[Any]:
+        for task in tasks:
+            begun.append(task[1].name)
+            yield task, [Row(task[1].name, "all", "", "ok")]
+
+    monkeypatch.setattr(run.workers, "each", each)
+    todo = [job for job in run.jobs(["rnn_forward", "softmax"], "cpu") if "/float32" in job.name]
+    rows = run.in_processes(todo, None, 0.0, 2)
+    assert [row.case for row in rows] == [job.name for job in todo] and len(set(begun)) == len(todo) > 9
+    long = {job.name: job.seconds for job in todo}
+    assert [long[name] for name in begun] == sorted(long.values(), reverse=True)
+    begun.clear()
+    run.in_processes(todo, 1e9, time.perf_counter(), 2)
+    assert begun == [job.name for job in todo]

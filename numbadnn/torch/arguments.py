@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import marshal
 from typing import Any
 
+import numpy as np
 import torch
 
 from numbadnn.arrays import torch_
@@ -37,7 +39,7 @@ def tensor(name: str, value: Any, like: Any = None, like_name: str = "input") ->
 
 def each(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
     """A number for each of ``count`` axes, from one number for all or a sequence; ValueError for one below ``least``."""
-    if isinstance(value, int | torch.SymInt) and not isinstance(value, bool):
+    if is_integer(value):
         values = (value,) * count
     elif isinstance(value, tuple | list):
         values = tuple(value) * count if len(value) == 1 else tuple(value)
@@ -45,12 +47,15 @@ def each(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
         raise TypeError(f"{name}: expected an integer or {count} of them, got {value!r}")
     if len(values) != count:
         raise ValueError(f"{name}: expected an integer or {count} of them, got {value!r}")
-    for number in values:
-        if not isinstance(number, int | torch.SymInt) or isinstance(number, bool):
-            raise TypeError(f"{name}: expected integers, got {value!r}")
-        if number < least:
-            raise ValueError(f"{name}: expected integers of at least {least}, got {value!r}")
-    return values
+    if not all(map(is_integer, values)):
+        raise TypeError(f"{name}: expected integers, got {value!r}")
+    if any(number < least for number in values):
+        raise ValueError(f"{name}: expected integers of at least {least}, got {value!r}")
+    return tuple(int(n) if isinstance(n, np.integer) else n for n in values)
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int | torch.SymInt | np.integer) and not isinstance(value, bool)
 
 
 def check_batch(name: str, value: Any, axes: int) -> None:
@@ -65,13 +70,20 @@ _known: dict[Any, Any] = {}
 
 
 def remembered(prepare: Any, given: Any, *tensors: Any) -> Any:
-    """``prepare(given, *tensors)``, which looks at shapes, dtypes, devices and layouts alone: in eager mode once for each."""
+    """``prepare(given, *tensors)``, which looks at shapes, dtypes, devices and layouts alone: in eager mode once for each.
+
+    What is given is a key as it is written: 1, True and 1.0 are not the same.
+    """
     if torch.compiler.is_compiling():
         return prepare(given, *tensors)
     try:
-        key = prepare, given, *[None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors]
+        key = (
+            prepare,
+            marshal.dumps(given, 2),
+            *[None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors],
+        )
         found = _known.get(key)
-    except (TypeError, AttributeError, RuntimeError):  # a list, a symbol of a trace, or what is no tensor
+    except (ValueError, TypeError, AttributeError, RuntimeError):  # a symbol of a trace, or what is no tensor
         return prepare(given, *tensors)
     if found is None:
         found = prepare(given, *tensors)

@@ -68,6 +68,8 @@ def convert(module: torch.nn.Module, *, backend: str | None = None, determinism:
     (['0'], {'2': 'dilation: expected 1, got 2'})
     """
     in_force(backend, determinism)  # both are checked
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module: expected a torch.nn.Module, got {type(module).__name__}")
     found = Conversion()
     for name, layer in module.named_modules():
         ours = _other(layer, LAYERS)

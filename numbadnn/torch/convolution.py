@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from numbadnn.torch.arguments import check_batch, each, lowered, remembered, tensor
+from numbadnn.torch.arguments import check_batch, each, is_integer, lowered, remembered, tensor
 from numbadnn.torch.conv import input_of, result_of, result_sizes, spread
 from numbadnn.torch.library import in_force
 
@@ -152,7 +152,7 @@ def check_weight(axes: int, weight: Any, input: Any) -> None:
 
 
 def check_groups(groups: Any, filters: Any, whose: str) -> None:
-    if not isinstance(groups, int | torch.SymInt) or isinstance(groups, bool):
+    if not is_integer(groups):
         raise TypeError(f"groups: expected an integer, got {groups!r}")
     if groups < 1 or filters % groups:
         raise ValueError(f"groups: expected a positive divisor of the {filters} {whose}, got {groups}")

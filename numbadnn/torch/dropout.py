@@ -69,13 +69,15 @@ def dropout(
     [0.0, 2.0]
     """
     tensor("input", input)
-    if not 0 <= p <= 1:
+    if not isinstance(p, int | float) or not 0 <= p <= 1:
         raise ValueError(f"p: expected a probability from 0 to 1, got {p!r}")
     if not training or p == 0:
         return input
     if seed is None:
         seed = torch.randint(2**63 - 1, ())
-    elif not isinstance(seed, torch.Tensor):
+    elif isinstance(seed, int):
         seed = torch.tensor(seed)
+    elif not isinstance(seed, torch.Tensor) or seed.numel() != 1 or seed.is_floating_point():
+        raise TypeError(f"seed: expected an integer or a tensor of one, got {seed!r}")
     y = compute(DROPOUT, input, seed, float(p), *in_force(backend, determinism))
     return input.copy_(y) if inplace else y

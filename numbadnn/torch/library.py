@@ -103,6 +103,12 @@ def define(
 # ---- which way a call goes -------------------------------------------------------------------------------------------
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
+_USUAL = _PLAIN | {list, tuple, int, bool, float, str}
+
+
+#: whether the vmap of ``torch.autograd`` is at work, which maps gradients: of jacobian(vectorize=True), is_grads_batched
+_mapped: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included
+_VMAP = torch._C._dispatch_key_parse("VmapMode")
 
 
 def _alone(tensors: Sequence[Any]) -> bool:
@@ -133,6 +139,7 @@ def compute(operator: Operator, *arguments: Any) -> Any:
         or torch_._transform() is not None
         or forward_ad._current_level >= 0
         or torch_._before_dispatch != torch_._NOTHING
+        or _mapped(_VMAP)
     ):
         return operator.op(*arguments)
     tensors = arguments[: operator.tensors]

@@ -93,7 +93,7 @@ def _at_maxima(h: Any, x: Any, window: Any, stride: Any, pad: Any) -> Any:
     """The elements of ``h`` where the maxima of ``x`` are, as PyTorch finds them."""
     pools = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
     _, at = pools[len(window) - 1](x.detach(), window, stride, pad, return_indices=True)
-    return h.flatten(2).gather(2, at.flatten(2)).view(at.shape)
+    return h.reshape(*h.shape[:2], -1).gather(2, at.reshape(*at.shape[:2], -1)).view(at.shape)
 
 
 def pooled(x: Any, *how: Any) -> Any:

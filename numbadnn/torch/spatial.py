@@ -279,8 +279,8 @@ def affine_grid(
     [[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
     """
     tensor("theta", theta)
-    if len(size) != 4 or min(size) < 1:
-        raise ValueError(f"size: expected four positive integers (N, C, H, W), got {tuple(size)}")
+    if not isinstance(size, tuple | list) or len(size) != 4 or min(size) < 1:
+        raise ValueError(f"size: expected four positive integers (N, C, H, W), got {size!r}")
     if tuple(theta.shape) != (size[0], 2, 3):
         raise ValueError(f"theta: expected shape ({size[0]}, 2, 3), got {tuple(theta.shape)}")
     rows, columns = size[2:]
@@ -307,9 +307,9 @@ def upsample_bilinear(
     tensor("input", input)
     if input.ndim != 4 or min(input.shape[2:]) < 1:
         raise ValueError(f"input: expected images (N, C, H, W) of at least one pixel, got shape {tuple(input.shape)}")
-    pair = (ratio, 1) if isinstance(ratio, int) else tuple(ratio)
-    pairs = pair if isinstance(pair[0], tuple | list) else (pair, pair)
-    flat = [n for p in pairs for n in p]
+    pair = tuple(ratio) if isinstance(ratio, tuple | list) else (ratio, 1)
+    pairs = pair if pair and isinstance(pair[0], tuple | list) else (pair, pair)
+    flat = [n for p in pairs for n in (p if isinstance(p, tuple | list) else (p,))]
     if len(flat) != 4 or not all(isinstance(n, int) and n > 0 for n in flat):
         raise ValueError(f"ratio: expected a positive integer, a fraction (p, q) or a pair of them, got {ratio!r}")
     return compute(UP, input, flat, *in_force(backend, determinism))

@@ -179,6 +179,18 @@ BAD = {
         numbadnn.NotSupportedError, "padding_mode: expected 'zeros'", lambda: nt.grid_sample(X, POINT, padding_mode="border"),
     ),
     "one value": (ValueError, "input: expected more than 1", lambda: nt.batch_norm(X[:, :, 0, 0], None, None, training=True)),
+    "a number that equals": (
+        TypeError, "stride: expected an integer or 2", lambda: (nt.conv2d(X, W, stride=1), nt.conv2d(X, W, stride=1.0)),
+    ),
+    "a truth": (TypeError, "groups: expected an integer", lambda: (nt.conv2d(X, W), nt.conv2d(X, W, groups=True))),
+    "no number": (ValueError, "p: expected a probability", lambda: nt.dropout(X, "a")),
+    "seed": (TypeError, "seed: expected an integer", lambda: nt.dropout(X, seed=1.5)),
+    "seeds": (TypeError, "seed: expected an integer", lambda: nt.dropout(X, seed=torch.ones(2, dtype=torch.int64))),
+    "size": (ValueError, "size: expected four", lambda: nt.affine_grid(torch.ones(1, 2, 3), 5)),
+    "ratio": (ValueError, "ratio: expected a positive", lambda: nt.upsample_bilinear(X, [])),
+    "module": (TypeError, "module: expected a torch.nn.Module", lambda: nt.convert(5)),
+    "a layer's backend": (ValueError, "backend: expected one of", lambda: nt.nn.Conv2d(2, 2, 3, backend="other")),
+    "no channels": (ValueError, "in_channels, out_channels: expected", lambda: nt.nn.LocallyConnected2d(0, 2, 4, 3)),
     "probability": (ValueError, "p: expected a probability", lambda: nt.dropout(X, 2.0)),
     "forward mode": (RuntimeError, "forward AD|jvp", lambda: torch.func.jvp(lambda x: nt.softmax(x, 1), (X,), (X,))),
     "forward over reverse": (
@@ -196,6 +208,26 @@ BAD = {
 def test_bad_arguments_are_named(kind: type[Exception], text: str, call: Any) -> None:
     with pytest.raises(kind, match=f"^{text}" if ":" in text else text):
         call()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    import numpy as np
+
+    assert torch.equal(nt.conv2d(X, W, stride=np.int64(2), groups=np.int32(1)), nt.conv2d(X, W, stride=2))
+    assert torch.equal(nt.max_pool2d(X, [np.int64(2), 2]), nt.max_pool2d(X, 2))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_gradients_of_several_results_at_once(name: str) -> None:
+    """``is_grads_batched`` is what jacobian(vectorize=True) and gradcheck(check_batched_grad=True) go through."""
+    arrays = leaves(CASES[name])
+    y = CASES[name].ours(*arrays)
+    several = torch.randn(2, *y.shape, dtype=torch.float64)
+    found = torch.autograd.grad(y, arrays, several, is_grads_batched=True, retain_graph=True)
+    for i, top in enumerate(several):
+        for a, b in zip(found, torch.autograd.grad(y, arrays, top, retain_graph=True), strict=True):
+            torch.testing.assert_close(a[i], b, rtol=1e-10, atol=1e-10)
 
 
 def test_options_in_force_reach_the_gradient() -> None:

@@ -72,6 +72,8 @@ def test_layers_are_made_with_torchs_arguments_and_options() -> None:
     layer(torch.ones(1, 3, 4, 4))
     assert numbadnn.last_call().determinism in ("batch_invariant", "gpu_to_gpu")  # type: ignore[union-attr]
     assert "determinism='batch_invariant'" in repr(layer)
+    bare = nn.utils.skip_init(nt.nn.Conv2d, 3, 4, 3, backend="cpu")
+    assert bare.backend == "cpu" and bare.weight.device.type == "cpu"
     with pytest.raises(NotImplementedError, match="^dilation: expected 1"):
         nt.nn.MaxPool2d(2, dilation=2)
     with pytest.raises(NotImplementedError, match="^weight: expected dtype"):

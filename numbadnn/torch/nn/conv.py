@@ -89,6 +89,10 @@ class _LocallyConnected(nn.Module):
         super().__init__()
         axes = self.axes
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        if min(in_channels, out_channels) < 1:
+            raise ValueError(
+                f"in_channels, out_channels: expected positive integers, got {in_channels} and {out_channels}"
+            )
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"groups: expected a divisor of {in_channels} and {out_channels} channels, got {groups}")
         self.input_size, self.kernel_size = each("input_size", input_size, axes), each("kernel_size", kernel_size, axes)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
+
+from numbadnn.torch.library import in_force
 
 
 class Layer:
@@ -14,7 +17,20 @@ class Layer:
     backend: str | None = None
     determinism: str | None = None
 
+    def __init_subclass__(cls) -> None:
+        """The signature of the layer of ``torch.nn``, with both arguments: ``torch.nn.utils.skip_init`` looks at it."""
+        super().__init_subclass__()
+        theirs = cls.__mro__[cls.__mro__.index(Layer) + 1]
+        if issubclass(theirs, torch.nn.Module):
+            known = inspect.signature(theirs)
+            own = [
+                inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=None) for n in ("backend", "determinism")
+            ]
+            given = [p for p in known.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+            cls.__signature__ = known.replace(parameters=[*given, *own])  # type: ignore[attr-defined]
+
     def __init__(self, *args: Any, backend: str | None = None, determinism: str | None = None, **kwargs: Any) -> None:
+        in_force(backend, determinism)  # both are checked
         super().__init__(*args, **kwargs)
         self.backend, self.determinism = backend, determinism
         if reason := self.refusal(self):

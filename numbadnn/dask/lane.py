@@ -42,9 +42,9 @@ class Lane:
         self, slot: int, shape: tuple[int, ...], dtype: Any, parts: list[Any], puts: list[Slices]
     ) -> Any | None:
         """A block on the GPU, zero beside its parts, where it is better copied from where these lie; else None."""
-        if not direct.worth(shape, dtype, parts):
-            return None
         with self._cuda.gpus[self.device]:
+            if not direct.worth(shape, dtype, parts):
+                return None
             block = _in(self._held(self._there, slot, math.prod(shape) * np.dtype(dtype).itemsize), shape, dtype)
             address = block.__cuda_array_interface__["data"][0]
             if sum(p.size for p in parts) != math.prod(shape):

@@ -134,7 +134,7 @@ def check_rows(row: tuple[str, tuple[int, int], int, int, int, int, str], dtype:
     problem, own = ConvProblem.parse(f"{INPUTS} {sizes.format(t=dtype)}"), own if dtype == "float32" else 0
     config = configured(problem, tile, channels, depth, 1, own, deep)
     if how in ("prefetched", "transposed"):
-        config = replace(config, turns=3, many=True, turned=how == "transposed")
+        config = replace(config, turns=3, many=True, transposed=how == "transposed")
         config = config if own else laid_out(problem, config)
     return check(INPUTS, sizes, config, dtype, kind, "ieee" if own else "tensor_core")
 

@@ -40,6 +40,13 @@ class Call:
     wide: Any = None
     options: tuple[tuple[str, Any], ...] = field(default_factory=lambda: options_in_force())
 
+    def __post_init__(self) -> None:
+        if self.gpus is not None and not isinstance(self.like, np.ndarray):
+            raise ValueError(
+                f"device: expected None for chunks that are on a GPU, where they are computed, got chunks of "
+                f"{type(self.like).__module__}.{type(self.like).__qualname__}"
+            )
+
     def parameters(self, piece: Piece) -> dict[str, Any]:
         own = dict(piece.keywords)
         if "input_shape" in own:

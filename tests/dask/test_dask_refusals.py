@@ -29,16 +29,33 @@ class Coordinates:
         self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
 
     def __getitem__(self, index: Any) -> Coordinates:
-        return Coordinates(self.array[index])
+        return type(self)(self.array[index])
 
     def astype(self, dtype: Any) -> Coordinates:
-        return Coordinates(self.array.astype(dtype))
+        return type(self)(self.array.astype(dtype))
 
     def __array_function__(self, *args: Any) -> Any:
         return NotImplemented
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError
+
+
+class OnAGpu(Coordinates):
+    """What CuPy's arrays are to Dask."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (0, False), "version": 3}
+
+
+def test_chunks_on_a_gpu_do_not_go_through_one() -> None:
+    x = chunked(OnAGpu(X), asarray=False, meta=OnAGpu(X[:0, :0, :0, :0]))
+    assert type(nd.conv2d(x, W)._meta) is OnAGpu
+    for call in (lambda how: nd.conv2d(x, W, **how), lambda how: nd.softmax(x, **how)):
+        for how in ({"device": "cuda"}, {"devices": "all"}):
+            with pytest.raises(ValueError, match="device: expected None for chunks that are on a GPU, .*OnAGpu"):
+                call(how)
 
 
 def chunked(array: Any, **how: Any) -> Any:

@@ -13,7 +13,6 @@ from numbadnn.cpu.lang.elements import itemsize
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
 from numbadnn.cpu.lang.vector import element, four_of, lanes, load, prefetch_line, store, zeros
-from numbadnn.cpu.pool.grad import place_of
 from numbadnn.cpu.pool.grad_cells import maximum_of
 from numbadnn.cpu.pool.lines import evens, high_pairs, larger, low_pairs, lowest, number_of_larger, odds, where_number
 from numbadnn.cpu.pool.loops import geometry, steps
@@ -96,7 +95,7 @@ def _cells_of_window(x, dy, dx, geo, xs, ds, first, end, mask, past, like):
         share = load(dy, c, mask, zeros(like), like)
         for d in range(geo.kd):
             for h in range(geo.kh):
-                at, number = dx + (d * ds.d + h * ds.h) * size, place_of(geo, d, h)
+                at, number = dx + (d * ds.d + h * ds.h) * size, (d * geo.kh + h) * geo.W
                 for w in range(geo.kw):
                     put(at, c, mask, where_number(which, number + w, share), past, like)
                     at += ds.w * size

@@ -8,20 +8,25 @@ from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
 from numbadnn.cpu.lang.vector import CHAIN, fill, four_of, lanes, load, load_acc, store_acc, zeros
-from numbadnn.cpu.pool.grad import long_total_of, place_of, thread_of, total_of
+from numbadnn.cpu.pool.grad import long_total_of, thread_of, total_of
 from numbadnn.cpu.pool.lines import divide, fetch, larger, lowest, number_of_larger, raised, set_word, word
 from numbadnn.cpu.pool.loops import extent, rows_counted
 
 
 @njit(nogil=True, inline="always")
 def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
-    """The place of the maximum, for a vector of channels; ``first``: slice, row and column of the first element, at ``cell``."""
+    """The place (``grad.place_of``) of the maximum, for a vector of channels.
+
+    ``first``: of the first element, at address ``cell``, its slice and row, modulo the window's, and its column.
+    """
     size, most = itemsize(like), lowest(True, like)
     d0, h0, w0 = first
-    which = raised(zeros(like), place_of(geo, d0, h0) + w0)
+    which = raised(zeros(like), (d0 * geo.kh + h0) * geo.W + w0)
     for d in range(deep):
+        slices = (d0 + d if d0 + d < geo.kd else d0 + d - geo.kd) * geo.kh  # no division: this is done for each vector
         for h in range(tall):
-            at, row = cell + (d * xs.d + h * xs.h) * size, place_of(geo, d0 + d, h0 + h) + w0
+            rows = slices + (h0 + h if h0 + h < geo.kh else h0 + h - geo.kh)
+            at, row = cell + (d * xs.d + h * xs.h) * size, rows * geo.W + w0
             for w in range(wide):
                 value = load(at, 0, mask, zeros(like), like)
                 which = number_of_larger(value, most, row + w, which)
@@ -46,6 +51,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, line
     ho, h0, h1 = extent(p, geo.H, geo.kh, geo.sh, geo.ph)
     deep, tall = d1 - d0, h1 - h0
     base, factor = x + (d0 * xs.d + h0 * xs.h) * size, rows_counted(kind, deep * tall)
+    slice0, row0 = d0 % geo.kd, h0 % geo.kh
     fours, whole, rest = cut(m, four, like)
     for q in range(geo.Q):
         places = at + q * lay.strip * acc
@@ -57,7 +63,7 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, line
             for i in range(0, m, lanes(like)):
                 store_acc(shares + i * acc, divide(load_acc(shares + i * acc, like), divisor), like)
         if kind == 0:
-            begin, cell, wide = (d0, h0, w0), base + w0 * xs.w * size, w1 - w0
+            begin, cell, wide = (slice0, row0, w0), base + w0 * xs.w * size, w1 - w0
             _places(cell, places, 0, fours, xs, begin, deep, tall, wide, geo, -1, four)
             _places(cell, places, fours, whole, xs, begin, deep, tall, wide, geo, -1, like)
             _places(cell, places, whole, m, xs, begin, deep, tall, wide, geo, rest, like)

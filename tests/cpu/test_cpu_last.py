@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from test_cpu_conv import check, laid_out, spec
 
+import numbadnn
 from numbadnn import reference
 from numbadnn.cpu.conv import im2col
 from numbadnn.cpu.conv.last import plan as _last_plan
@@ -108,6 +109,26 @@ def test_infinite_filters_of_the_images_gradient_meet_no_position_outside(name):
         expected = reference.conv2d_grad_wrt_inputs(arrays["y"], arrays["w"], arrays["x"].shape, **options)
     assert np.isfinite(expected[:, :2]).any() and np.isinf(expected).any() == (name != "no pixel under some taps")
     np.testing.assert_allclose(arrays["x"], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("far", (1000, 10**5, 10**9))
+def test_pixels_that_lie_far_apart_take_no_memory_for_what_lies_between(far):
+    """It was refused: boxes around pixels in strides of a thousand, all padding but for some, passed the workspace limit."""
+    r = np.random.default_rng(0)
+    x, w = (r.integers(-2, 3, s).astype("f4") for s in ((2, 32, 5, 6), (32, 32, 2, 2)))
+    given = {"border_mode": (far, far), "subsample": (far, far), "filter_dilation": (far, far)}
+    last = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    y, right = numbadnn.conv2d(last, w, **given), numbadnn.conv2d(x, w, **given)
+    np.testing.assert_array_equal(y, right)
+    assert y.strides[1] == 4 and (y[:, :, 0, 0] == np.einsum("nc,kc->nk", x[:, :, 0, 0], w[:, :, 0, 0])).all()
+    np.testing.assert_array_equal(
+        numbadnn.conv2d_grad_wrt_inputs(y, w, x.shape, **given),
+        numbadnn.conv2d_grad_wrt_inputs(right, w, x.shape, **given),
+    )
+    np.testing.assert_array_equal(
+        numbadnn.conv2d_grad_wrt_weights(last, y, w.shape, **given),
+        numbadnn.conv2d_grad_wrt_weights(x, right, w.shape, **given),
+    )
 
 
 @pytest.mark.parametrize("op", OPS)

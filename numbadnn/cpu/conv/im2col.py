@@ -35,13 +35,14 @@ def plan(problem: ConvProblem, policy: Policy, config: Any = None) -> Executable
         return plan_unshared(problem)
     if problem.direction == "grad_weights":
         made = plan_few_filters(problem) if few_filters(problem) else None
-        return made or (plan_last_filters(problem) if is_last_filters(problem) else plan_filters(problem))
+        made = made or (plan_last_filters(problem) if is_last_filters(problem) else None)
+        return made or plan_filters(problem)
     if few_positions(problem):
         return plan_gather(problem, by_position=True)
     made = None
     if is_thin(problem):
         made = plan_thin(volume(problem), *gather_terms(volume(problem), (1, 1), 1, planes=False))
-    made = made or (plan_last(problem) if is_last(problem) else plan_gather(problem))
+    made = made or (plan_last(problem) if is_last(problem) else None) or plan_gather(problem)
     if (fill := fill_unreached(volume(problem))) is not None:
         made.run = _then(made.run, fill)
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from numbadnn.cpu.conv.gather_plan import gather_terms
 from numbadnn.cpu.conv.last.geometry import Image, Layout
 from numbadnn.cpu.conv.last.plan import is_inside, is_last, seen_of, terms_at
 from numbadnn.cpu.conv.terms import scalars, split_of, tap_list, volume
+from numbadnn.cpu.conv.thin.plan import MOST_SCRATCH
 from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
@@ -25,8 +27,8 @@ def is_last_filters(problem: ConvProblem) -> bool:
     return is_last(problem) and problem.y.shape[-1] <= KC
 
 
-def plan_last_filters(problem: ConvProblem) -> Executable:
-    """The gradient with respect to the weights by ``filters.py``."""
+def plan_last_filters(problem: ConvProblem) -> Executable | None:
+    """The gradient with respect to the weights by ``filters.py``; None where pixels lie too far apart for it."""
     _filters = later.module("numbadnn.cpu.conv.filters")
     _last_filters = later.module("numbadnn.cpu.conv.last.filters")
     BLOCKS, KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "BLOCKS", "KC", "MR", "NV", "SUMS")
@@ -40,8 +42,11 @@ def plan_last_filters(problem: ConvProblem) -> Executable:
     view, terms = gather_terms(replace(problem, op="conv2d"), (KC, 1), MR, planes=False)
     C, phases, w = problem.w.shape[1], terms.arrays()["phases"], problem.w
     lines = min((KC - 2) // geo.Q + 2, geo.pixels // geo.Q)
-    seen = seen_of(phases, terms, (view.step_d, view.step_h, view.step_w), lines, geo.Q)
     in_place = is_inside(phases, terms, view) and problem.x.dtype in ("float32", "float64")
+    most_pixels = math.inf if in_place else MOST_SCRATCH // (C * acc)
+    seen = seen_of(phases, terms, (view.step_d, view.step_h, view.step_w), lines, geo.Q, most_pixels)
+    if seen is None:
+        return None
     rows = terms_at(phases, terms, seen, view, C, in_place) * acc
     rows = np.append(rows, np.full(-geo.M % MR, rows[-1]))
     taps = np.array([offset for *_, offset in tap_list(problem)], np.int64)

@@ -12,6 +12,7 @@ import numpy as np
 from numbadnn.cpu.conv.gather_plan import gather_terms
 from numbadnn.cpu.conv.last.geometry import Layout
 from numbadnn.cpu.conv.terms import Terms, scalars, volume
+from numbadnn.cpu.conv.thin.plan import MOST_SCRATCH
 from numbadnn.cpu.lang import later
 from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch, scratch, thread_count
 from numbadnn.problems.conv import ConvProblem
@@ -53,8 +54,10 @@ class Sight(NamedTuple):
         return int((self.boxes[:, 1] * self.boxes[:, 2]).max())
 
 
-def seen_of(phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int, columns: int) -> Sight:
-    """Boxes of ``lines`` lines of at most ``columns`` pixels, ``step`` apart in the image."""
+def seen_of(
+    phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int, columns: int, most_pixels: float
+) -> Sight | None:
+    """Boxes of ``lines`` lines of at most ``columns`` pixels, ``step`` apart in the image; None if they are too large."""
     taps = np.array(terms.taps, np.int64).reshape(-1, 3)
     boxes: list[tuple[int, ...]] = []
     lows: list[tuple[int, ...]] = []
@@ -70,6 +73,8 @@ def seen_of(phases: np.ndarray, terms: Terms, step: tuple[int, ...], lines: int,
         most = span[1] - 1 + rows
         starts = min(-(-lines // int(phase[1])) + 1, lines)
         pixels = starts * slices * most * (columns_seen + span[2] - 1)
+        if math.prod(map(len, first)) * pixels > most_pixels:
+            return None
         boxes.append((len(lows), math.prod(map(len, first)), pixels, slices, rows, columns_seen + span[2] - 1, most))
         lows += list(itertools.product(*(low.tolist() for low in first)))
         number = (numbers[0] * len(first[1]) + numbers[1]) * len(first[2]) + numbers[2]
@@ -102,8 +107,8 @@ def terms_at(phases: np.ndarray, terms: Terms, seen: Sight, geo: Any, C: int, in
     return np.concatenate(found)
 
 
-def plan_last(problem: ConvProblem) -> Executable:
-    """Forward, or the gradient with respect to the inputs, by ``last.py``."""
+def plan_last(problem: ConvProblem) -> Executable | None:
+    """Forward, or the gradient with respect to the inputs, by ``last.py``; None where pixels lie too far apart for it."""
     _last = later.module("numbadnn.cpu.conv.last.last")
     _last_pack = later.module("numbadnn.cpu.conv.last.pack")
     KC, MR, NV, SUMS = later.names("numbadnn.cpu.conv.micro", "KC", "MR", "NV", "SUMS")
@@ -120,9 +125,12 @@ def plan_last(problem: ConvProblem) -> Executable:
     most, longest = min(PIXELS, max(FEW_PIXELS, ENOUGH // C)), int(phases[:, 2].max())
     counts = phases[:, 11] // phases[:, 2]
     lines, wide = min(max(1, most // longest), int(counts.max())), min(longest, most)
-    seen = seen_of(phases, terms, (geo.step_d, geo.step_h, geo.step_w), lines, wide)
     inside = is_inside(phases, terms, geo)
     in_place = inside and problem.x.dtype in ("float32", "float64")
+    most_pixels = math.inf if in_place else MOST_SCRATCH // (C * acc)
+    seen = seen_of(phases, terms, (geo.step_d, geo.step_h, geo.step_w), lines, wide, most_pixels)
+    if seen is None:
+        return None
     column_list = terms_at(phases, terms, seen, geo, C, in_place) * acc
     tap_major = np.concatenate([offsets.reshape(C, -1).T.ravel() for offsets in terms.a_offsets])
     box = -(-seen.pixels * C // NR) * NR

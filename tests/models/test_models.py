@@ -218,3 +218,22 @@ def test_arrays_are_kept_only_while_they_are_read(tmp_path: Path) -> None:
     finally:
         gc.unfreeze()
     assert len(seen) == 12 and most <= 2
+
+
+@pytest.mark.parametrize("sizes", (None, 2, [2, 1, 2]))
+def test_sequences_of_arrays_whose_shapes_differ(sizes: Any, tmp_path: Path) -> None:
+    """What they are made of is judged behind them; another runtime's sequence is no array, and is passed over."""
+    pytest.importorskip("onnxruntime")
+    m = Maker()
+    x, one, last = m.input("x", [3, 5]), m.constant(np.array(1)), m.constant(np.array(-1))
+    parts = m.node("SplitToSequence", x, *([] if sizes is None else [m.constant(np.array(sizes))]), axis=1)
+    longer = m.node(
+        "SequenceInsert", m.node("SequenceErase", parts, one), m.node("Relu", m.node("SequenceAt", parts, one))
+    )
+    whole = m.node("ConcatFromSequence", longer, axis=1)
+    count = m.node("Cast", m.node("SequenceLength", m.node("SequenceInsert", longer, x, last)), to=1)
+    path = m.save(tmp_path / "m.onnx", m.node("Sigmoid", m.node("Mul", whole, count)))
+    found = command.judged(path, folder=str(tmp_path), backends="cpu", timed=False, runtime="onnxruntime")
+    assert command.exit_status(found) == 0 and found.judged == found.flops, command.summary(found, 0)
+    assert [row.op for row in found.rows if row.impl == "numpy"] == ["Relu", "Cast", "Mul", "Sigmoid"]
+    assert {"Mul", "Sigmoid"} <= {row.op for row in found.rows if row.impl == "onnxruntime" and row.status == "ok"}

@@ -33,8 +33,14 @@ class Other:
         return None if proto is None else _run(proto, {"probe": x})[output]
 
     def arrays(self, values: list[Any]) -> list[Any]:
-        """Its arrays for these values; constants are the same to everybody; None where it has none."""
-        return [None if v is None else self._held.get(v.name, v.carried if v.wide is None else None) for v in values]
+        """Its arrays for these values; constants are the same to everybody; None where it has none, or a sequence."""
+
+        def held(value: Any) -> Any:
+            if value is None or value.dtype == object:
+                return None
+            return self._held.get(value.name, value.carried if value.wide is None else None)
+
+        return [held(value) for value in values]
 
 
 class Flat:
@@ -93,7 +99,8 @@ def _run(model: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
-        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+        found = zip(names, session.run(names, dict(feeds)), strict=True)
+        return {name: value for name, value in found if isinstance(value, np.ndarray)}  # a sequence is not judged
     except Exception as error:  # its own classes
         raise ModelError(f"onnxruntime refuses the model: {error}") from None
 

@@ -14,11 +14,13 @@ from numbadnn.validate.model.nodes import (
     recurrent,
     reductions,
     resizing,
+    sequences,
     softmaxes,
 )
 from numbadnn.validate.model.nodes.kinds import Kind
 
 _FAMILIES = (
-    casts, convolution, elementwise, movement, normalization, pooling, products, recurrent, reductions, resizing, softmaxes,
+    casts, convolution, elementwise, movement, normalization, pooling, products, recurrent, reductions, resizing, sequences,
+    softmaxes,
 )  # fmt: skip
 TABLE: dict[str, Kind] = {op: kind for family in _FAMILIES for op, kind in family.TABLE.items()}

@@ -30,6 +30,11 @@ class Kind(NamedTuple):
     wide: Callable[[Node, Given], Outputs] | None = None
 
 
+def moving(compute: Callable[[Node, Given], Outputs]) -> Kind:
+    """Of an operator that moves numbers and computes none."""
+    return Kind(None, compute, None, lambda *_: 0, arithmetic=False)
+
+
 def axes_of(node: Node, given: Given, place: int, rank: int) -> tuple[int, ...] | None:
     """The axes that a node names, by an attribute or, in later opsets, by an input; not negative; None: it names none."""
     named = node.get("axes")

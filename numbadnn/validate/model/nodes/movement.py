@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numbadnn.validate.model.files import onnx_module
 from numbadnn.validate.model.graph import Node
-from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs, axes_of, axis_of
+from numbadnn.validate.model.nodes.kinds import Given, Outputs, axes_of, axis_of, moving
 from numbadnn.validate.model.posed import Unposed
 
 
@@ -137,10 +136,6 @@ def by_onnx(node: Node, given: Given) -> Outputs:
     return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)
 
 
-def _moving(compute: Callable[[Node, Given], Outputs]) -> Kind:
-    return Kind(None, compute, None, lambda *_: 0, arithmetic=False)
-
-
 #: by onnx.reference
 _OTHERS = (
     "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND", "Tile", "Range", "OneHot", "NonZero", "DepthToSpace",
@@ -148,22 +143,22 @@ _OTHERS = (
     "TensorScatter",
 )  # fmt: skip
 TABLE: dict[str, Any] = {
-    **{name: _moving(by_onnx) for name in _OTHERS},
-    "Constant": _moving(_constant),
-    "ConstantOfShape": _moving(_constant_of_shape),
-    "Identity": _moving(lambda node, given: (given[0],)),
-    "Reshape": _moving(_reshape),
-    "Flatten": _moving(_flatten),
-    "Squeeze": _moving(_squeeze),
-    "Unsqueeze": _moving(_unsqueeze),
-    "Transpose": _moving(_transpose),
-    "Concat": _moving(_concat),
-    "Split": _moving(_split),
-    "Slice": _moving(_slice),
-    "Gather": _moving(_gather),
-    "Shape": _moving(_shape),
-    "Size": _moving(lambda node, given: (np.asarray(given[0].size, np.int64),)),
-    "Expand": _moving(_expand),
-    "Pad": _moving(_pad),
-    "Dropout": _moving(_dropout),
+    **{name: moving(by_onnx) for name in _OTHERS},
+    "Constant": moving(_constant),
+    "ConstantOfShape": moving(_constant_of_shape),
+    "Identity": moving(lambda node, given: (given[0],)),
+    "Reshape": moving(_reshape),
+    "Flatten": moving(_flatten),
+    "Squeeze": moving(_squeeze),
+    "Unsqueeze": moving(_unsqueeze),
+    "Transpose": moving(_transpose),
+    "Concat": moving(_concat),
+    "Split": moving(_split),
+    "Slice": moving(_slice),
+    "Gather": moving(_gather),
+    "Shape": moving(_shape),
+    "Size": moving(lambda node, given: (np.asarray(given[0].size, np.int64),)),
+    "Expand": moving(_expand),
+    "Pad": moving(_pad),
+    "Dropout": moving(_dropout),
 }

@@ -142,7 +142,7 @@ def finish(place: str, acc: str, config: FinishConfig) -> Callable[..., None]:
                     dots[q] = read(dot + ((4 * n + q) * points + point) * dot_size)
             at = dgrid + (n * ds[0] + row * ds[1] + column * ds[2]) * grid_size
             write_slopes(
-                at, ds[3] * grid_size, *(dots[0], dots[1], dots[2], dots[3]), u, v, sound, nothing(px, py),
+                at, ds[3] * grid_size, dots[0], dots[1], dots[2], dots[3], u, v, sound, nothing(px, py),
                 half_width, half_height,
             )  # fmt: skip
 

@@ -100,12 +100,17 @@ DETAIL = (
         for name, kind in (("volumes", "3d"), ("transposed", "transposed"), ("dilated", "dilated"), ("grouped", "grouped"))
     ),
     *(
-        Group(f"random problems{which}, untuned, against `cudnn.benchmark`: {what}", GPU, ("random",),
+        Group(f"random problems{which}, against `cudnn.benchmark`: {what}", GPU, ("random",),
               lambda row, first=first: row["problem"].startswith(first), "benchmark", f"{GPU}_{file}")
-        for which, file, whats in (("", "random", 2), (" of seed 1", "random_1", 3), (" of seed 2", "random_2", 3))
+        for which, file, whats in (
+            (", untuned", "random", 2), (" of seed 1, untuned", "random_1", 3), (" of seed 2, untuned", "random_2", 3),
+            (" of seed 3, untuned", "random_3", 3), (' of seed 3, `tune="likely"`', "random_3_likely", 3),
+        )
         for what, first in (("convolutions", "conv"), ("pooling, softmax, batch norm", ("pool", "softmax", "batch")),
                             ("recurrent networks", "rnn"))[:whats]
     ),
+    Group("problems that were slow once, untuned, against `cudnn.benchmark`", GPU, ("random",), against="benchmark",
+          file=f"{GPU}_hard"),
     Group("depthwise", GPU, ("depthwise",)),
     Group("causal", GPU, ("lines",), named("causal")),
     Group("unshared", GPU, ("lines",), named("unshared")),

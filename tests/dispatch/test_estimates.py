@@ -80,6 +80,8 @@ def test_the_estimates_choose_between_numba_and_cudnn_in_every_arithmetic_and_la
         ("random_1", "rnn", 8, 0.99, 1.01, 1.1),
         ("random_2", "conv", 60, 0.6, 1.15, 2.5),
         ("random_2", "rnn", 5, 0.99, 1.01, 1.1),
+        ("random_3", "conv", 130, 0.6, 1.18, 4),
+        ("random_3", "rnn", 2, 0.99, 1.01, 1.1),
     ],
 )
 def test_the_estimates_choose_among_all_that_was_measured_of_random_problems(

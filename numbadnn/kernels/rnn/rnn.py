@@ -99,7 +99,7 @@ def rank(problem: RnnProblem) -> float:
     H, back = n.hidden_size, problem.op == "rnn_backward"
     rate = {"float16": 3e8, "float32": 3e7, "float64": 1.5e7}[problem.dtype]
     together = {"float16": H % 128 == 0, "float32": H % 32 == 0}.get(problem.dtype, False)
-    if together and H <= 512 and problem.batch <= 256:
+    if together and H <= 640 and problem.batch <= 256:
         step = 2.0 + H / 300 if problem.dtype == "float16" else (0.2 + H / 85) * (1.5 if back else 1.0)
     else:
         step = 5.5 + max(1e-4 * problem.batch * n.gates * H**2 / 132, 0.068 * (H - 100))  # a sum waits for its terms

@@ -47,8 +47,8 @@ def extra_kinds(problem: Any) -> tuple[str, ...]:
 
 
 def exact_integers(problem: Any) -> bool:
-    """Linear units whose largest possible value, and largest possible sum of gradients, is exact."""
-    if problem.network.rnn_mode != "rnn_relu":
+    """Linear units whose largest possible value, and largest possible sum of gradients, is exact; of weights that are sparse."""
+    if problem.network.rnn_mode != "rnn_relu" or problem.inputs[0].strides == (0,):
         return False
     network, steps = problem.network, problem.steps
     size = 2.0

@@ -188,6 +188,27 @@ def test_only_what_is_likely_is_measured_and_all_of_it_where_that_is_asked_for(f
         assert ran() == ("cpu.only", "rank")  # nothing else is near
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_likely_ways_and_cudnns_first_engines_are_timed(folder: Path) -> None:
+    torch = pytest.importorskip("torch")
+    last_axes = {"memory_format": torch.channels_last}
+    x = torch.randint(-2, 3, (8, 64, 28, 28), device="cuda").half().contiguous(**last_axes)
+    w = torch.randint(-1, 2, (64, 64, 3, 3), device="cuda").half().contiguous(**last_axes)
+    with numbadnn.using(tune="likely"):
+        found = numbadnn.conv2d(x, w, border_mode="half", filter_flip=False)
+    assert last().decided_by.startswith("measured, ")
+    expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1)
+    assert torch.equal(found.double(), expected)
+    document = json.loads((folder / "choices" / machine.file_name(0)).read_text())
+    ((policies,),) = [problems.values() for problems in document["choices"].values()]
+    (record,) = policies.values()
+    names = {entry["impl"] for entry in record["fastest"]}
+    assert record["likely"] and len(names) <= 4 < len(record["considered"])
+    numbadnn.clear_caches()
+    assert torch.equal(numbadnn.conv2d(x, w, border_mode="half", filter_flip=False), found)
+    assert last().decided_by.startswith("tuned, ")
+
+
 def test_of_cudnns_engines_the_first_few_are_likely_each_once() -> None:
     def listed(engine: int, knob: int) -> dict[str, Any]:
         return {"form": "nhwc", "engine": engine, "knobs": {"2": knob}}

@@ -23,6 +23,7 @@ import numbadnn.dask as nd
 #: a block of 128 MiB, 8 channels; how many there are
 SHAPE, BLOCKS = (1, 8, 128, 512, 64), 4
 SCALING = (1, 2, 4, 8)
+RATE = "GB/s to the GPUs"
 LINK = "GB/s of the link, each of {} GPUs at once and each way"
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 8, 3, 3, 3), dtype=np.float32)
 
@@ -102,7 +103,7 @@ def measured(case: str, made: list[np.ndarray], gib: float, n: int, rounds: int,
         if turn or not warm:
             best = min(best, time.perf_counter() - start)
     rate = x.nbytes / best / 1e9
-    row = {"case": f"gpus {case}", "GPUs": n, "GiB": x.nbytes / 2**30, "seconds": best, "GB/s": rate}
+    row = {"case": f"gpus {case}", "GPUs": n, "GiB": x.nbytes / 2**30, "seconds": best, RATE: rate}
     print(row, flush=True)
     return row
 
@@ -111,7 +112,7 @@ def scaling(kind: str, memory: str, made: list[np.ndarray], counts: list[int], g
     rows: list[dict[str, Any]] = []
     for n in counts:
         row = measured(f"{kind}, {memory}, {n}", made, gib * (n if kind == "weak" else 1), n, rounds)
-        rows.append({**row, "of n times one": row["GB/s"] / (rows[0]["GB/s"] if rows else row["GB/s"]) / n})
+        rows.append({**row, "of n times one": row[RATE] / (rows[0][RATE] if rows else row[RATE]) / n})
     return rows
 
 
@@ -122,7 +123,7 @@ def twice(memory: str, made: list[np.ndarray], allowed: dict[str, float]) -> dic
     gib = 2 * present()[0]["memory_bytes"] / 2**30
     row = measured(f"twice a GPU's memory, {memory}", made, gib, 1, 1, warm=False)
     goal = min(0.9 * allowed[LINK.format(1)], 0.8 * allowed["GB/s in memory"])
-    return {**row, "of the goal": row["GB/s"] / goal}
+    return {**row, "of the goal": row[RATE] / goal}
 
 
 def run(options: Any) -> list[dict[str, Any]]:

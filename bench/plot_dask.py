@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 PICTURE = Path(__file__).parents[1] / "docs" / "how-to" / "larger-than-memory.svg"
-#: kinds of rows of GPUs, and how they are drawn
-SCALING = (("strong, pinned", "#1f77b4", "o"), ("weak, pinned", "#ff7f0e", "s"), ("strong, ordinary", "#7f7f7f", "v"))
 
 
 def rows_of(path: Path, beginning: str) -> list[dict[str, Any]]:
@@ -39,16 +37,19 @@ def draw_memory(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 
 def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
-    for kind, color, marker in SCALING:
-        of_kind = sorted((row for row in rows if row["case"].startswith(f"gpus {kind}, ")), key=lambda row: row["GPUs"])
-        counts, rates = [row["GPUs"] for row in of_kind], [row["GB/s"] for row in of_kind]
-        axis.plot(counts, rates, color=color, marker=marker, label=kind)
-        if kind.startswith("strong"):
-            axis.plot(counts, [n * rates[0] for n in counts], color=color, linestyle=":", label="n times one of these")
-    axis.set_xticks(sorted({row["GPUs"] for row in rows if "GPUs" in row}))
-    axis.set(
-        xlabel="GPUs", ylabel="GB/s to the GPUs", ylim=(0, None), title="conv3d of host arrays, reduced on the host"
-    )
+    """A line for each kind of rows, "gpus KIND, N" or "gpus KIND N", and what so many times one GPU would be."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if "of n times one" in row:
+            kinds.setdefault(row["case"].removeprefix("gpus ").rstrip("0123456789, "), []).append(row)
+    for color, (kind, found) in zip(("#1f77b4", "#ff7f0e", "#7f7f7f", "#9467bd"), kinds.items(), strict=False):
+        found.sort(key=lambda row: row["GPUs"])
+        counts, rates = [row["GPUs"] for row in found], [row["GB/s to the GPUs"] for row in found]
+        axis.plot(counts, rates, color=color, marker="o", label=kind)
+        axis.plot(counts, [n * rates[0] for n in counts], color=color, linestyle=":")
+    axis.set_xticks(sorted({row["GPUs"] for found in kinds.values() for row in found}))
+    axis.set(xlabel="GPUs (dotted: so many times one)", ylabel="GB/s to the GPUs", ylim=(0, None))
+    axis.set_title("conv3d of host arrays, reduced on the host")
     axis.legend(fontsize=8)
 
 

@@ -168,6 +168,8 @@ class Impl:
     #: foretell(problem, policy) -> microseconds of what it would run on this device, where that must be asked for and tells
     #: more than ``rank``; None where it does not. Asked on the cold path alone
     foretell: Callable[[Any, Policy], float | None] | None = None
+    #: foretold_least(problem) -> what ``foretell`` says at least, without asking: where another is faster it need not be asked
+    foretold_least: Callable[[Any], float] | None = None
     #: microseconds that a warm call keeps the host, beyond what every call does: what a small problem takes
     host_us: float = 0.0
     #: reserve_bytes(problem, device) -> what it writes of a forward pass for the gradient, of operations that keep a reserve

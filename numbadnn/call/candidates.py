@@ -6,7 +6,8 @@ A backend that cannot be used for arrays on this device is neither imported nor 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from numbadnn.call import select
@@ -71,19 +72,44 @@ class Candidates:
         return [i.name for i in self.present(backends) if not self._out(i)]
 
     def ordered(self, backends: tuple[str, ...] = BACKENDS) -> list[Impl]:
+        """``in_turn`` as a list."""
+        return list(self.in_turn(backends))
+
+    def in_turn(self, backends: tuple[str, ...] = BACKENDS) -> Iterator[Impl]:
         """``present``, the one estimated to be fastest first; fewer backends than all are an order themselves.
 
+        An estimate for which a library is asked is made when its implementation may be the next: that takes a new process long.
         Under FIXED_LEVELS: in the order of registration, those that take everything last; a convolution's by their own
         estimates for a batch of a fixed size, where ``select.nominal`` has one.
         """
         group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}
         found = self.present(backends)
         if self.policy.determinism not in select.FIXED_LEVELS:
-            return sorted(found, key=lambda i: (group[i.backend], self.estimate(i)))
+            yield from self._fastest_first(found, group)
+            return
         nominal = select.nominal(self.problem, self.policy)
         if nominal is None:
-            return sorted(found, key=lambda i: (group[i.backend], i.complete))
-        return sorted(found, key=lambda i: (group[i.backend], i.rank(nominal)))
+            yield from sorted(found, key=lambda i: (group[i.backend], i.complete))
+            return
+        yield from sorted(found, key=lambda i: (group[i.backend], i.rank(nominal)))
+
+    def _fastest_first(self, found: list[Impl], group: dict[str, int]) -> Iterator[Impl]:
+        waiting = [(group[impl.backend], self._at_least(impl), number) for number, impl in enumerate(found)]
+        heapq.heapify(waiting)
+        while waiting:
+            place, us, number = heapq.heappop(waiting)
+            estimate = self.estimate(found[number])
+            if estimate > us:
+                heapq.heappush(waiting, (place, estimate, number))
+            else:
+                yield found[number]
+
+    def _at_least(self, impl: Impl) -> float:
+        """No more than ``estimate`` says, and asks no library that the implementation can do without."""
+        if impl.foretold_least is None or impl.name in self._estimates:
+            return self.estimate(impl)
+        own = ranks.estimate(impl, self.problem, self.policy, usable=False)
+        return min(own, impl.foretold_least(self.problem))
 
     def estimate(self, impl: Impl) -> float:
         """Microseconds that an implementation takes untuned, estimated."""

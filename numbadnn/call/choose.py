@@ -69,7 +69,7 @@ def _by_rank(candidates: Candidates) -> Choice:
     named = options.backend if backend is None else ()
     for group in candidates.groups:
         refusals += candidates.refused(b for b in group if b != LAST)
-        for impl in candidates.ordered(group):
+        for impl in candidates.in_turn(group):
             reason = candidates.reason(impl)
             if reason:
                 refusals.append(Refusal(impl.backend, impl.name, reason))

@@ -8,6 +8,7 @@ copies into the workspace, the plan through the compiled shim, and the copies ou
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -245,6 +246,11 @@ def foretell(problem: ConvProblem, policy: Policy) -> float | None:
     return _estimate.transformed(problem) + _estimate.copies(prepared.form)
 
 
+def foretold_least(problem: ConvProblem) -> float:
+    """``foretell`` without the copies, which only cuDNN's answer tells; inf where nothing is foretold."""
+    return _estimate.transformed(problem) if _estimate.may_transform(problem) else math.inf
+
+
 _GRAPH = [
     Impl(
         op=_op,
@@ -259,6 +265,7 @@ _GRAPH = [
         space=_space.space,
         restore=_space.restore,
         foretell=foretell,
+        foretold_least=foretold_least,
         host_us=8.0,
     )
     for _op in OPERATIONS

@@ -110,7 +110,9 @@ def keep(owner: Any) -> None:
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether a CUDA graph is being captured on this stream."""
+    """Whether a CUDA graph is being captured on this stream; never on the legacy default one, of which nobody is asked."""
+    if stream in LEGACY:
+        return False
     d = driver()
     status, state = d.cuStreamIsCapturing(stream)
     return status == 0 and state != d.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE

@@ -196,6 +196,7 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         space=passed_on("space", lambda: [None]),
         restore=passed_on("restore", lambda: None),
         foretell=passed_on("foretell", lambda: None),
+        foretold_least=passed_on("foretold_least", lambda: math.inf),
         host_us=impl.host_us + 8.0,
     )
 

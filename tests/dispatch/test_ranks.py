@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import random
 import sys
 from typing import Any
 
@@ -168,6 +169,40 @@ def test_what_is_foretold_on_a_gpu_comes_before_the_estimate(monkeypatch: pytest
         with numbadnn.using(exclude=exclude):
             found = Candidates(problem, Policy(device=0), config.current()).ordered(("cpu",))
             assert found == [impl] and len(asked) == count
+
+
+def test_a_library_is_asked_what_it_foretells_where_that_may_be_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is that of all estimates, whatever is asked."""
+    problem, asked, generator = parse(LINE), list[str](), random.Random(0)
+    monkeypatch.setattr(select, "unavailable", lambda backend, device: "")
+    unasked = 0
+    for _ in range(200):
+        impls, true = [], {}
+        for n in range(6):
+            own, least = float(generator.randrange(1, 9)), float(generator.randrange(1, 9))
+            told = generator.choice([None, least, least + 2])
+            name = f"cpu.{n}"
+            true[name] = own if told is None else told
+
+            def foretell(problem: Any, policy: Policy, name: str = name, told: float | None = told) -> float | None:
+                asked.append(name)
+                return told
+
+            impl = dataclasses.replace(estimates(own), name=name)
+            if n % 2:
+                impl = dataclasses.replace(impl, foretell=foretell, foretold_least=lambda problem, least=least: least)
+            else:
+                true[name] = own
+            impls.append(impl)
+        monkeypatch.setattr(candidates, "implementations", lambda op, backends, impls=impls: impls)
+        given = Candidates(problem, Policy(device=0), config.current())
+        asked.clear()
+        first = next(given.in_turn(("cpu",)))
+        unasked += 3 - len(asked)
+        order = [impl.name for impl in given.ordered(("cpu",))]
+        assert order == sorted(true, key=lambda name: true[name]) and order[0] == first.name
+        assert len(asked) == 3  # each once
+    assert unasked > 200
 
 
 def test_an_engine_that_transforms_is_foretold_where_the_heuristics_named_it_by_its_routes_too() -> None:

@@ -146,6 +146,8 @@ def main() -> None:
     cuda = install()
     if "--compile" in sys.argv:
         keep_without_code()
+    if sys.argv[1] == "torch":  # of which nothing is asked that cuda.bindings, slow to import, would be needed for
+        bindings.driver = memory.driver = streams.driver = arrays.driver = None
     with numbadnn.using(backend="numba"):
         calls(tensors() if sys.argv[1] == "torch" else Plain)
     launches = [(cuda.entries[args[0] - 1], *args[1:8]) for args, _ in cuda.driver.launches]

@@ -173,7 +173,7 @@ def table(groups: tuple[Group, ...]) -> list[str]:
 
 
 def calls() -> list[str]:
-    """What a warm call keeps the host, and what the first one takes: two tables, an empty line between them."""
+    """What a warm call keeps the host, what the first one takes, and a new process: tables with an empty line between them."""
     lines = ["| call | arrays of | numbadnn, us | the library's own, us |", "|---|---|---|---|"]
     for row in rows_of(GPU, "overhead"):
         peer = f"{row['peer_us']:.1f} ({row['peer']})" if "peer_us" in row else "-"
@@ -182,6 +182,15 @@ def calls() -> list[str]:
     for row in rows_of(GPU, "first_call"):
         times = (f"{row[key]:.1f}" for key in ("cold_ms", "warm_ms", "again_ms"))
         lines.append(f"| {row['problem']} ({row['impl']}) | {' | '.join(times)} |")
+    lines += [
+        "",
+        "| arrays of | operation | import, ms | first call, ms | PyTorch's own, ms |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows_of(GPU, "first_call_processes"):
+        own = f"{row['torch_ms']:.0f}" if "torch_ms" in row else "-"
+        times = f"{row['import_ms']:.0f} | {row['call_ms']:.0f} | {own}"
+        lines.append(f"| {row['arrays']} | {row['op']} ({row['impl']}) | {times} |")
     return lines
 
 

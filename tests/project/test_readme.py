@@ -37,7 +37,7 @@ def test_every_speed_is_one_of_the_results() -> None:
 
 
 def split(lines: list[str]) -> list[list[str]]:
-    return [lines[: lines.index("")], lines[lines.index("") + 1 :]]
+    return [part.split("\n") for part in "\n".join(lines).split("\n\n")]
 
 
 def test_a_ratio_is_the_others_time_over_ours() -> None:

@@ -31,7 +31,11 @@ class Filters(NamedTuple):
 
 
 def filters_of(name: str, value: Any) -> Filters:
-    """Filters as one object of the graph: any array, or a Dask array as one chunk; TypeError, ValueError as ``operand``."""
+    """Filters as one object of the graph: any array, or a Dask array as one chunk; TypeError, ValueError as ``operand``.
+
+    Those of NumPy are copied, as Dask copies its own: what a caller writes to them later changes no result, and no other array
+    is taken for them on a GPU that has them.
+    """
     if isinstance(value, da.Array):
         known(name, value)
         whole = value.rechunk(-1)
@@ -42,8 +46,9 @@ def filters_of(name: str, value: Any) -> Filters:
         value = np.asarray(value)  # zarr and the like
     if not is_plain(value):
         raise TypeError(f"{name}: expected a plain numpy.ndarray, got {type(value).__qualname__}")
-    key = f"{name}-{tokenize(value)}"
-    return Filters(key, {key: value}, None, tuple(value.shape), value.dtype)
+    own = np.array(value) if isinstance(value, np.ndarray) else value
+    key = f"{name}-{tokenize(own)}"
+    return Filters(key, {key: own}, None, tuple(own.shape), own.dtype)
 
 
 def slices_of(chunks: Chunks) -> Iterator[tuple[tuple[int, ...], Slices]]:

@@ -260,6 +260,16 @@ def test_filters_are_one_key_whatever_the_chunks() -> None:
     assert sum(len(pickle.dumps(task)) > w.nbytes for task in tasks.values()) == 1
 
 
+def test_filters_are_those_of_the_call() -> None:
+    x, w = normal(2, 3, 9, 9), normal(4, 3, 3, 3)
+    right, lazy = numbadnn.conv2d(x, w), nd.conv2d(da.from_array(x, chunks=(1, 3, 5, 9)), w)
+    before = lazy.compute(scheduler="sync")
+    w *= 2  # as a step of training does
+    for found in (before, lazy.compute(scheduler="sync")):
+        assert np.allclose(found, right, rtol=1e-5, atol=1e-5)
+    assert np.allclose(nd.conv2d(x, w).compute(scheduler="sync"), 2 * right, rtol=1e-5, atol=1e-5)
+
+
 def test_the_options_in_force_go_with_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     compute = numbadnn.softmax

@@ -202,13 +202,13 @@ def parse(name: str, value: Any, where: str) -> Any:
 def _warn_of_misspelt(variables: Mapping[str, str]) -> None:
     """A name that is nearly an option's sets nothing, which nobody would notice."""
     known = [option.environment for option in OPTIONS.values()]
-    unknown = sorted(n for n in variables if n.startswith("NUMBADNN") and n not in known)
+    unknown = sorted(n for n in variables if n.upper().startswith("NUMBADNN") and n not in known)
     if not unknown:
         return
     import difflib
 
     for name in unknown:
-        for near in difflib.get_close_matches(name, known, 1, 0.85):
+        for near in difflib.get_close_matches(name.upper(), known, 1, 0.85):
             warn(f"{name} is not an option and sets nothing: {near} is meant?")
 
 

@@ -114,8 +114,8 @@ def library_of(array: Any, argument: str = "input") -> Library:
     raise TypeError(
         f"{argument}: expected an array (NumPy, Numba CUDA, CuPy, PyTorch, JAX, or an object with "
         f"__cuda_array_interface__ or __dlpack__), got {kind.__module__}.{kind.__qualname__}"
-        + "; numpy.asarray makes an array of it"
-        * isinstance(array, (list, tuple, float, int))
+        + "; numpy.asarray makes an array of it" * isinstance(array, (list, tuple, float, int))
+        + "; numbadnn.dask has the operations for Dask's arrays" * kind.__module__.startswith("dask.")
     )
 
 

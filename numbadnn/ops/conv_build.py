@@ -49,6 +49,10 @@ class Parameters(NamedTuple):
         return p._replace(unshared=truth("unshared", p.unshared))
 
 
+#: images no larger than this, with a window that is larger, are filters in the images' place
+WINDOW = 7
+
+
 class Names(NamedTuple):
     """What a function calls its arguments."""
 
@@ -85,6 +89,8 @@ class _Geometry:
             raise ValueError(
                 f"{self.window}: expected a (dilated) window no larger than the padded image, got window {window} on image "
                 f"{image[2:]} padded by {self.padding}"
+                + "; the images come first"
+                * (filters[1] == image[1] and max(image[2:]) <= WINDOW < max(window))
             )
         return shape  # type: ignore[return-value]
 

@@ -204,8 +204,24 @@ def _fields(text: str) -> tuple[str, dict[str, str]]:
     if len(fields) != len(words) or not {"x", "w"} <= set(fields) <= known:
         raise ValueError(
             f"expected '{op} x=SPEC w=SPEC [y=SPEC] [{'=.. '.join(sorted(known - set('xwy')))}=..]', got {text!r}"
+            + _fault(words, known)
         )
     return op, fields
+
+
+def _fault(words: list[str], known: set[str]) -> str:
+    """Which word of a line is not as it should be, to be added to an error.
+
+    >>> _fault(["x=float32:1x1x5x5", "padding=1,1,1,1"], {"x", "w", "pad"})
+    ": there is no 'padding'"
+    """
+    names = [word.partition("=")[0] for word in words]
+    plain = [word for word in words if "=" not in word]
+    faults = [f"there is no {name!r}" for name in names if name not in known]
+    faults += [f"{name!r} has no value" for name in plain if name in known]
+    faults += [f"{name}=SPEC is missing" for name in ("x", "w") if name not in names]
+    faults += [f"{name!r} is there twice" for name in sorted(known) if names.count(name) > 1]
+    return f": {faults[0]}" if faults else ""
 
 
 def _as_called(op: str, name: str, spec: Spec) -> Spec:

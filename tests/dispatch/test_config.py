@@ -187,9 +187,10 @@ def test_none_is_the_default() -> None:
         assert (inner.plan_file, inner.backend) == ("", ())
 
 
-def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBADNN_BACKND", "cpu")
-    with pytest.warns(RuntimeWarning, match="NUMBADNN_BACKND is not an option .* NUMBADNN_BACKEND is meant"):
+@pytest.mark.parametrize("name", ("NUMBADNN_BACKND", "NUMBADNN_backend", "numbadnn_backend"))
+def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "cpu")
+    with pytest.warns(RuntimeWarning, match=f"{name} is not an option .* NUMBADNN_BACKEND is meant"):
         config.from_environment.__wrapped__()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

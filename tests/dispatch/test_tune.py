@@ -432,6 +432,14 @@ def test_explain_shows_measured_times_and_estimates(folder: Path) -> None:
     assert {c.impl: c.timing for c in found.candidates}["cpu.loops"] == "estimated" and " us estimated" in str(found)
 
 
+def test_explain_shows_no_time_where_an_estimate_only_puts_it_last() -> None:
+    x, w = np.ones((2, 3, 16, 16), "float32"), np.ones((4, 3, 3, 3), "float32")
+    found = numbadnn.explain(numbadnn.conv2d, x, w)
+    times = {c.impl: (c.time_us, c.timing) for c in found.candidates if not c.reason}
+    assert times["cpu.fft"] == (None, "") and times["cpu.im2col"][1] == "estimated"
+    assert not any("cpu.fft" in line and "estimated" in line for line in str(found).splitlines())
+
+
 def test_the_command_tunes_cases_and_writes_every_candidate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "all.json"
     with planted(tiled()):

@@ -195,7 +195,10 @@ def test_models(
         (["empty.onnx"], "empty.onnx is not an ONNX model"),
         (["m.onnx", "--dim", "N"], "--dim: expected NAME=SIZE, as N=1, got 'N'"),
         (["m.onnx", "--dim", "N=0"], "--dim: expected NAME=SIZE, as N=1, got 'N=0'"),
-        (["m.onnx", "--dim", "M=2"], "--dim: the inputs that are made up have no open size 'M'"),
+        (
+            ["m.onnx", "--dim", "M=2"],
+            "--dim: the inputs that are made up have no open size 'M'; those with a name are N",
+        ),
         (["open.onnx"], "input x: axis 1 has no size: give it by --dim x.1=SIZE"),
         (["m.onnx", "--input", "none.npz"], "--input: cannot read none.npz"),
         (["m.onnx", "--input", "objects.npz"], "objects.npz is not a .npz file: Object arrays cannot be loaded"),

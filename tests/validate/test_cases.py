@@ -154,7 +154,10 @@ def test_find() -> None:
     (
         ("resnet50/conv1/forward/float23", "resnet50/conv1/forward/float32"),
         ("sotfmax", "softmax"),
-        ("conv2d x=float32:2x5", "w=SPEC"),
+        ("conv2d x=float32:2x5", "w=SPEC is missing"),
+        ("conv2d x=float32:1x1x5x5 w=float32:1x1x3x3 padding=1", "there is no 'padding'"),
+        ("conv2d x=float32:1x1x5x5 w=float32:1x1x3x3 pad", "'pad' has no value"),
+        ("conv2d x=float32:1x1x5x5 w=float32:1x1x3x3 flip=0 flip=1", "'flip' is there twice"),
         ("pull x=float32:2x5", "begins with one of"),
     ),
 )

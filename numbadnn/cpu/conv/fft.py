@@ -25,7 +25,7 @@ from numbadnn.cpu.conv.im2col import rank as directly
 from numbadnn.cpu.conv.im2col import supports as accumulates
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import OPERATIONS, ConvProblem
-from numbadnn.registry import Executable, Impl, register
+from numbadnn.registry import LAST_US, Executable, Impl, register
 
 
 class _Transforms:
@@ -188,7 +188,7 @@ def supports(problem: ConvProblem, policy: Policy) -> str:
 def rank(problem: ConvProblem) -> float:
     """``cpu.im2col``'s, which knows operations alone, times how much longer a transform looks than the sum does."""
     if problem.unshared or any(s > 1 for s in problem.stride) or math.prod(problem.taps) < FEWEST:
-        return 1e9 + problem.flops
+        return LAST_US + problem.flops
     return directly(problem) * how_much_longer(problem)
 
 

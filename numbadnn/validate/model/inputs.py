@@ -27,7 +27,12 @@ def inputs_for(graph: Graph, file: str | None, dims: dict[str, int], seed: int =
         else:
             found[name] = _random(_sizes(name, shape, dims, unused), dtype, rng)
     if unused:
-        raise ModelError(f"--dim: the inputs that are made up have no open size {min(unused)!r}")
+        shapes = (_declared(graph.input_types[name], name)[1] for name in graph.inputs if name not in given)
+        sizes = sorted({size for shape in shapes for size in shape or () if isinstance(size, str) and size})
+        raise ModelError(
+            f"--dim: the inputs that are made up have no open size {min(unused)!r}; "
+            f"those with a name are {', '.join(sizes) or 'none'}"
+        )
     return found
 
 

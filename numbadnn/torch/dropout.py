@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any
 
 import torch
 from torch.autograd import Function
 
 import numbadnn
-from numbadnn.torch.arguments import tensor
+from numbadnn.torch.arguments import is_integer, tensor
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -69,13 +70,13 @@ def dropout(
     [0.0, 2.0]
     """
     tensor("input", input)
-    if not isinstance(p, int | float) or not 0 <= p <= 1:
+    if not isinstance(p, Real | torch.Tensor) or not 0 <= p <= 1:
         raise ValueError(f"p: expected a probability from 0 to 1, got {p!r}")
     if not training or p == 0:
         return input
     if seed is None:
         seed = torch.randint(2**63 - 1, ())
-    elif isinstance(seed, int):
+    elif is_integer(seed):
         seed = torch.tensor(seed)
     elif not isinstance(seed, torch.Tensor) or seed.numel() != 1 or seed.is_floating_point():
         raise TypeError(f"seed: expected an integer or a tensor of one, got {seed!r}")

@@ -103,9 +103,6 @@ def define(
 # ---- which way a call goes -------------------------------------------------------------------------------------------
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
-_USUAL = _PLAIN | {list, tuple, int, bool, float, str}
-
-
 #: whether the vmap of ``torch.autograd`` is at work, which maps gradients: of jacobian(vectorize=True), is_grads_batched
 _mapped: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included
 _VMAP = torch._C._dispatch_key_parse("VmapMode")

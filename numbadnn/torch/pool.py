@@ -113,7 +113,9 @@ def _geometry(given: Any, input: Any) -> tuple[Any, ...]:
     tensor("input", input)
     check_batch("input", input, axes)
     window = each("kernel_size", kernel, axes)
-    steps = window if stride is None or stride == () or stride == [] else each("stride", stride, axes)
+    steps = (
+        window if stride is None or (isinstance(stride, tuple | list) and not stride) else each("stride", stride, axes)
+    )
     pad = each("padding", padding, axes, 0)
     if any(2 * p > k for p, k in zip(pad, window, strict=True)):
         raise ValueError(f"padding: expected at most half of kernel_size {window}, got {padding!r}")

@@ -215,6 +215,9 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
     assert torch.equal(nt.conv2d(X, W, stride=np.int64(2), groups=np.int32(1)), nt.conv2d(X, W, stride=2))
     assert torch.equal(nt.max_pool2d(X, [np.int64(2), 2]), nt.max_pool2d(X, 2))
+    assert torch.equal(nt.max_pool2d(X, 3, np.int64(2)), nt.max_pool2d(X, 3, 2))
+    for seed, p in ((np.int64(3), np.float32(0.5)), (3, torch.tensor(0.5))):
+        assert torch.equal(nt.dropout(X, p, seed=seed), nt.dropout(X, 0.5, seed=3))
 
 
 @pytest.mark.parametrize("name", CASES)

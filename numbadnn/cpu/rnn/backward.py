@@ -97,11 +97,11 @@ def _weights(
         here = slice(length * part // parts, length * (part + 1) // parts)
         depth = here.stop - here.start
         shapes = [work.panels(depth, 0 if gradient is None else a.shape[1]) for a, gradient in terms]
-        *panels, rooms = work.memory(*shapes, (team.threads, ROWS * depth))
+        *panels, turned = work.memory(*shapes, (team.threads, ROWS * depth))
         for (a, gradient), panel in zip(terms, panels, strict=True):
             if gradient is not None:
                 packed(a[here], False, panel)
-        team.run(weights_product, rooms, gates[here], *some, *panels, *outs, sums, part > 0, rooms)
+        team.run(weights_product, turned, gates[here], *some, *panels, *outs, sums, part > 0, turned)
 
 
 def _within(work: Work, x: np.ndarray) -> np.ndarray:

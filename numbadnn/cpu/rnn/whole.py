@@ -43,11 +43,11 @@ def _share(count, tid, threads):
 
 
 def weights_product(
-    gates, begin, end, inputs, states, grad_w, grad_r, sums, on_top, rooms, lists, tiles, like, threads
+    gates, begin, end, inputs, states, grad_w, grad_r, sums, on_top, turned, lists, tiles, like, threads
 ):
     """grad_w = g' x, grad_r = g' h and sums = g' 1, or added to what is there (``on_top``), where g is gates[:, begin:end].
 
-    ``gates`` is (time and batch, rows): a block of columns at a time is turned, into ``rooms``, a row for each thread.
+    ``gates`` is (time and batch, rows): a block of columns at a time is turned, into a row of ``turned`` for each thread.
     ``inputs`` and ``states`` are x and h in panels, or none.
     """
     depth, size = len(gates), accsize(like)
@@ -57,17 +57,17 @@ def weights_product(
         columns[k] = k * MR * size
         columns[KC + k] = k * NV * lanes(like) * size
     for tid in prange(threads):
-        capacity, tile = rooms[tid], tiles + tid * TILE
+        memory, tile = turned[tid], tiles + tid * TILE
         for block in range(blocks * tid // threads, blocks * (tid + 1) // threads):
             first = block * ROWS
             last = min(first + ROWS, end - begin)
-            _turn(gates, begin, first, last, capacity, sums, on_top, like)
-            _block(capacity.ctypes.data, depth, inputs, grad_w, first, last, columns, on_top, tile, like)
-            _block(capacity.ctypes.data, depth, states, grad_r, first, last, columns, on_top, tile, like)
+            _turn(gates, begin, first, last, memory, sums, on_top, like)
+            _block(memory.ctypes.data, depth, inputs, grad_w, first, last, columns, on_top, tile, like)
+            _block(memory.ctypes.data, depth, states, grad_r, first, last, columns, on_top, tile, like)
 
 
 @inner
-def _turn(gates, begin, first, last, capacity, sums, on_top, like):
+def _turn(gates, begin, first, last, memory, sums, on_top, like):
     """Rows first .. last of g', MR at a time: element k of MR of them lie together, and then element k + 1. And their sums."""
     if not on_top:
         sums[first:last] = 0
@@ -76,7 +76,7 @@ def _turn(gates, begin, first, last, capacity, sums, on_top, like):
     for k in range(depth):
         source = gates.ctypes.data + (k * width + begin) * size
         for row in range(first, last, MR):
-            target = capacity.ctypes.data + ((row - first) * depth + k * MR) * size
+            target = memory.ctypes.data + ((row - first) * depth + k * MR) * size
             for i in range(0, MR, vl):
                 inside = (1 << min(vl, MR - i)) - 1
                 there = (1 << max(min(vl, MR - i, last - row - i), 0)) - 1
@@ -93,13 +93,13 @@ def _turn(gates, begin, first, last, capacity, sums, on_top, like):
 
 
 @inner
-def _block(capacity, depth, panels, out, first, last, columns, on_top, tile, like):
+def _block(memory, depth, panels, out, first, last, columns, on_top, tile, like):
     """Rows first .. last of out: every panel passes them."""
     size, wide = accsize(like), NV * lanes(like)
     for p in range(len(panels)):
         b = panels.ctypes.data + p * depth * wide * size
         for row in range(first, last, MR):
-            a = capacity + (row - first) * depth * size
+            a = memory + (row - first) * depth * size
             for k in range(0, depth, KC):
                 microkernel(
                     a + k * MR * size, size, columns.ctypes.data, b + k * wide * size, columns.ctypes.data + KC * 8,

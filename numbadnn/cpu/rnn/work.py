@@ -85,9 +85,9 @@ class Work:
         ends = [0]
         for shape in shapes:
             ends.append(ends[-1] + -(-math.prod(shape) * size // 64) * 64)
-        capacity = scratch(ends[-1])
+        memory = scratch(ends[-1])
         return [
-            capacity[start : start + math.prod(shape) * size].view(self.acc).reshape(shape)
+            memory[start : start + math.prod(shape) * size].view(self.acc).reshape(shape)
             for start, shape in zip(ends, shapes, strict=False)
         ]
 

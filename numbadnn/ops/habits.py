@@ -104,6 +104,22 @@ def function(name: str, known: Sequence[str]) -> str:
     return f": is {near[0]!r} meant?" if near else ""
 
 
+def absent(module: str, name: str, known: Sequence[str], elsewhere: Sequence[Any]) -> AttributeError:
+    """The error for a name that a module with functions of another library does not have: which of ``elsewhere`` has it.
+
+    >>> absent("numbadnn.dask", "conv2D", ["conv2d"], [])
+    AttributeError("module 'numbadnn.dask' has no attribute 'conv2D': is 'conv2d' meant?")
+    """
+    import difflib
+
+    hint = ""
+    if not name.startswith("_"):
+        there = next((other.__name__ for other in elsewhere if hasattr(other, name)), "")
+        near = [] if there else difflib.get_close_matches(name, known, 1, 0.75)
+        hint = f": {there} has it" if there else f": is {near[0]!r} meant?" if near else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
 def refuse(unknown: Mapping[str, Any]) -> NoReturn:
     """TypeError for arguments that the calling function does not have, with what the first of them is called here."""
     code = sys._getframe(1).f_code

@@ -9,6 +9,8 @@ torch.Size([4, 3, 3, 3])
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 OLDEST = (2, 6)
 
 try:
@@ -23,6 +25,8 @@ if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST:
         "pip install 'numbadnn[torch]'"
     )
 
+import numbadnn  # noqa: E402
+from numbadnn.ops.habits import absent  # noqa: E402
 from numbadnn.torch import nn  # noqa: E402
 from numbadnn.torch.convert import Conversion, convert  # noqa: E402
 from numbadnn.torch.convolution import (  # noqa: E402
@@ -84,3 +88,12 @@ __all__ = [
     "unshared_conv_transpose2d",
     "upsample_bilinear",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """No name is found here: the error says where it is."""
+        if name == "interpolate":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}: upsample_bilinear")
+        raise absent(__name__, name, __all__, (nn, torch.nn.functional, torch.nn, numbadnn))

@@ -306,3 +306,23 @@ def test_gradients_that_nobody_needs_are_not_computed() -> None:
     with Recorded() as recorded:
         nt.conv2d(x, w.detach()).sum().backward()
     assert [str(op) for op, _ in recorded.calls] == ["numbadnn.conv.default", "numbadnn.conv_grad_input.default"]
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "hint"),
+    (
+        (nt, "interpolate", "upsample_bilinear"),
+        (nt, "relu", "torch.nn.functional has it"),
+        (nt, "Conv2d", "numbadnn.torch.nn has it"),
+        (nt, "Linear", "torch.nn has it"),
+        (nt, "spatialtf_grid", "numbadnn has it"),
+        (nt, "max_pol2d", "is 'max_pool2d' meant?"),
+        (nt.nn, "Linear", "torch.nn has it"),
+        (nt.nn, "Conv2D", "is 'Conv2d' meant?"),
+    ),
+)
+def test_a_name_that_is_elsewhere_is_said(module: Any, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    assert str(caught.value) == f"module {module.__name__!r} has no attribute {name!r}: {hint}"
+    assert not hasattr(module, "_absent")

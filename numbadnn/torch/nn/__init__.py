@@ -8,6 +8,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from numbadnn.ops.habits import absent
 from numbadnn.torch.nn.conv import (
     Conv1d,
     Conv2d,
@@ -59,3 +64,10 @@ __all__ = [
     "MaxPool3d",
     "Softmax",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """No name is found here: the error says where it is."""
+        raise absent(__name__, name, __all__, (torch.nn,))

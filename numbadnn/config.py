@@ -225,6 +225,8 @@ def from_environment() -> Options:
     _warn_of_misspelt(os.environ)
     for option in OPTIONS.values():
         text = os.environ.get(option.environment)
+        if text == "":
+            raise ValueError(f"{option.environment}: expected {option.values}, or unset for the default, got ''")
         values[option.name] = option.default if text is None else parse(option.name, text, option.environment)
         origin[option.name] = "default" if text is None else f"environment {option.environment}"
     return _intern(tuple(values.items()), tuple(origin.items()))

@@ -25,7 +25,7 @@ from numbadnn.call.seen import Seen, as_made, seen_views
 from numbadnn.host import compiling
 from numbadnn.host.bounded import remember
 from numbadnn.problem import Policy
-from numbadnn.registry import Summation
+from numbadnn.registry import FAMILY, Summation
 
 
 class Request(NamedTuple):
@@ -298,7 +298,8 @@ def no_operation(given: Any) -> str:
     """The error where a function was expected: it may be the array that calling it gave."""
     if hasattr(given, "shape"):
         return "expected one of numbadnn's compute functions, then its arguments, got an array, the result of a call"
-    return f"expected one of numbadnn's compute functions, got {given!r}"
+    hint = f": the function itself, numbadnn.{given}" if isinstance(given, str) and given in FAMILY else ""
+    return f"expected one of numbadnn's compute functions, got {given!r}{hint}"
 
 
 def check_computes(function: Any) -> None:

@@ -187,6 +187,12 @@ def test_none_is_the_default() -> None:
         assert (inner.plan_file, inner.backend) == ("", ())
 
 
+def test_an_empty_variable_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBADNN_TUNE", "")
+    with pytest.raises(ValueError, match="NUMBADNN_TUNE: expected heuristic, .*, or unset for the default, got ''"):
+        config.from_environment.__wrapped__()
+
+
 @pytest.mark.parametrize("name", ("NUMBADNN_BACKND", "NUMBADNN_backend", "numbadnn_backend"))
 def test_a_misspelt_variable_is_said(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "cpu")

@@ -237,6 +237,8 @@ def test_what_is_no_compute_function_has_nothing_to_explain() -> None:
         for ask in (numbadnn.explain, numbadnn.plan):
             with pytest.raises(TypeError, match="expected one of numbadnn's compute functions, got"):
                 ask(function, x)
+    with pytest.raises(TypeError, match="got 'softmax': the function itself, numbadnn.softmax"):
+        numbadnn.explain("softmax", x)
     assert numbadnn.explain(lambda *args, **options: numbadnn.softmax(*args, **options), x).chosen == "cpu.loops"
 
 

@@ -190,9 +190,7 @@ def _candidate(
 
 def _estimated(impl: Impl, candidates: Candidates) -> float | None:
     """Microseconds, without what keeps a detour behind all others; None for an estimate that says no more than "the last"."""
-    from numbadnn.problems.conv_routes import DETOUR_US, ROUTES
+    from numbadnn.problems.conv_routes import without_detour
 
     us = candidates.estimate(impl)
-    if us >= LAST_US:
-        return None
-    return us - DETOUR_US if us >= DETOUR_US and impl.name.endswith(tuple(ROUTES)) else us
+    return None if us >= LAST_US else without_detour(impl.name, us)

@@ -186,11 +186,10 @@ def measured(candidates: Candidates, chosen: select.Choice) -> select.Choice:
 
 def _likely(candidates: Candidates, admitted: list[Impl]) -> list[Impl]:
     """Those of them that are estimated near the fastest, a detour like any other: what a measurement is worth its time for."""
-    from numbadnn.problems.conv_routes import DETOUR_US
+    from numbadnn.problems.conv_routes import without_detour
 
     def estimate(impl: Impl) -> float:
-        us = candidates.estimate(impl)
-        return us - DETOUR_US if us >= DETOUR_US else us
+        return without_detour(impl.name, candidates.estimate(impl))
 
     found = sorted(admitted, key=estimate)
     return [impl for impl in found if estimate(impl) <= LIKELY * estimate(found[0])][:MOST]

@@ -140,10 +140,9 @@ def _rows(which: str, name: str, device: int) -> dict[str, Any]:
 
 def excess(impl: Impl, problem: Any, own_us: float) -> float:
     """How many times the floor an implementation's own estimate is, 1 at least; a detour's without what keeps it behind."""
-    from numbadnn.problems.conv_routes import DETOUR_US, ROUTES
+    from numbadnn.problems.conv_routes import without_detour
 
-    detour = DETOUR_US if impl.name.endswith(tuple(ROUTES)) else 0.0
-    return max(1.0, (own_us - detour) / floor_us(problem))
+    return max(1.0, without_detour(impl.name, own_us) / floor_us(problem))
 
 
 def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:

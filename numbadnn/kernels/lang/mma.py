@@ -133,8 +133,10 @@ round_tf32 = _round_tf32()
 
 @functools.cache
 def write_shared(count: int) -> Callable[..., None]:
-    """``write_shared(values, start, shared, at)``: shared[at:at+count] = values[start:start+count] of float32, one aligned
-    access."""
+    """``write_shared(values, start, shared, at)``: shared[at:at+count] = values[start:start+count], one aligned access.
+
+    Both arrays have elements of one type of four bytes.
+    """
     if SIMULATED:
 
         def twin(values, start, shared, at):
@@ -144,9 +146,8 @@ def write_shared(count: int) -> Callable[..., None]:
 
     @emitted(None, ARRAY, i32, ARRAY, i32)
     def write(builder, values, start, shared, at):
-        kind = ir.VectorType(_FLOAT, count)
         vector = _vector(builder, [values.get(start, e) for e in range(count)])
-        builder.store(vector, builder.bitcast(shared.slot(at), kind.as_pointer())).align = 4 * count
+        builder.store(vector, builder.bitcast(shared.slot(at), vector.type.as_pointer())).align = 4 * count
 
     return write
 

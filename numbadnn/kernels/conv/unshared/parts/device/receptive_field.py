@@ -16,9 +16,8 @@ import numpy as np
 
 from numbadnn.kernels.conv.unshared.inputs.device.tile import moved_on, pixel_at, pixel_of, tap_of
 from numbadnn.kernels.lang.bits import load_bits
-from numbadnn.kernels.lang.cuda import SIMULATED, WORD, cuda, device, i32, i64, u32
-from numbadnn.kernels.lang.intrinsics import ARRAY, emitted
-from numbadnn.kernels.lang.llvm import _vector
+from numbadnn.kernels.lang.cuda import WORD, cuda, device, i32, i64, u32
+from numbadnn.kernels.lang.mma import write_shared
 
 #: bytes of an element; images of a row of the box, and its words
 SIZE, EIGHT, ROW = 2, 8, 4
@@ -38,24 +37,8 @@ def first_position(tall: int, positions: int) -> Callable[..., tuple[int, int, i
     return first
 
 
-def _write_row() -> Callable[..., None]:
-    if SIMULATED:
-
-        def twin(words, start, shared, at):
-            shared[at : at + ROW] = words[start : start + ROW]
-
-        return twin
-
-    @emitted(None, ARRAY, i32, ARRAY, i32)
-    def write(builder, words, start, shared, at):
-        vector = _vector(builder, [words.get(start, e) for e in range(ROW)])
-        builder.store(vector, builder.bitcast(shared.slot(at), vector.type.as_pointer())).align = 4 * ROW
-
-    return write
-
-
 #: ``write_row(words, start, shared, at)``: four words to the shared words[at:], one access
-write_row = _write_row()
+write_row = write_shared(ROW)
 
 
 def _gather(cells: int, rows: int, full: bool) -> Callable[..., None]:

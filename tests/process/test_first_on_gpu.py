@@ -106,6 +106,7 @@ def test_keys_of_kernels_are_the_same_with_numba_and_without_it_but_for_what_a_p
 
 
 def test_a_file_of_settings_is_read_by_numba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed: Numba reads no file of settings")
     before = sources.flags(cuda=True)
     monkeypatch.chdir(tmp_path)
     (tmp_path / sources.NUMBAS_FILE).write_text("opt: '1'\n")

@@ -19,6 +19,7 @@ from numbadnn.errors import BackendUnavailableError
 from numbadnn.host import files as stored
 from numbadnn.kept import tensor_cores
 from numbadnn.problem import Policy
+from numbadnn.problems.conv_routes import DETOUR_US, without_detour
 from numbadnn.registry import FAMILY, Impl
 
 TABLE, FORMAT = Path(__file__).with_name("heuristics.json"), "numbadnn-heuristics-4"
@@ -140,8 +141,6 @@ def _rows(which: str, name: str, device: int) -> dict[str, Any]:
 
 def excess(impl: Impl, problem: Any, own_us: float) -> float:
     """How many times the floor an implementation's own estimate is, 1 at least; a detour's without what keeps it behind."""
-    from numbadnn.problems.conv_routes import without_detour
-
     return max(1.0, without_detour(impl.name, own_us) / floor_us(problem))
 
 
@@ -158,7 +157,9 @@ def estimate_by(rows: Rows, impl: Impl, problem: Any) -> float:
         return max(own, UNKNOWN * fastest)
     ratio, slope = row[impl.name]
     beyond = excess(impl, problem, own)
-    return max(fastest * ratio * beyond**slope, floor_us(problem) * beyond / BELIEVED)
+    # a detour meets odd shapes: it is not held to be faster than it says itself
+    believed = BELIEVED if without_detour(impl.name, own) == own else 1.0
+    return max(fastest * ratio * beyond**slope, floor_us(problem) * beyond / believed)
 
 
 def estimate(impl: Impl, problem: Any, policy: Policy, usable: bool = True) -> float:
@@ -180,8 +181,6 @@ def _under_tf32(impl: Impl, problem: Any) -> float | None:
         return 5 + TF32_TILES * own
     if impl.backend != "cudnn":
         return own
-    from numbadnn.problems.conv_routes import DETOUR_US
-
     behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US
     return behind + tensor_cores.under_tf32(problem, own)
 

@@ -95,7 +95,9 @@ def test_the_learned_estimate_and_its_absence_is_the_implementations_own() -> No
     assert ranks.estimate_by(rows, estimates(floor / 9), problem) == 2 * floor * 1.5  # none is faster than its floor
     assert ranks.estimate_by(rows, estimates(math.inf), problem) == math.inf
     detour = estimates(DETOUR_US + 9 * floor, "cpu.mine_by_forward")  # measured, it is no longer held back
-    assert ranks.estimate_by(rows, detour, problem) == pytest.approx(2 * floor * 1.5 * 3)
+    assert ranks.estimate_by(rows, detour, problem) == pytest.approx(9 * floor)  # but not faster than it says itself
+    detour = estimates(DETOUR_US + 4 * floor, "cpu.mine_by_forward")
+    assert ranks.estimate_by(rows, detour, problem) == pytest.approx(2 * floor * 1.5 * 2)
     # what was never measured beside others is not believed to beat them
     assert ranks.estimate_by(rows, estimates(1.0, "cpu.other"), problem) == ranks.UNKNOWN * 2 * floor
     assert ranks.estimate_by(rows, estimates(1e9, "cpu.other"), problem) == 1e9

@@ -39,6 +39,7 @@ def tensor(name: str, value: Any, like: Any = None, like_name: str = "input") ->
 
 def each(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
     """A number for each of ``count`` axes, from one number for all or a sequence; ValueError for one below ``least``."""
+    value = plain(value)
     if is_integer(value):
         values = (value,) * count
     elif isinstance(value, tuple | list):
@@ -51,11 +52,56 @@ def each(name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
         raise TypeError(f"{name}: expected integers, got {value!r}")
     if any(number < least for number in values):
         raise ValueError(f"{name}: expected integers of at least {least}, got {value!r}")
-    return tuple(int(n) if isinstance(n, np.integer) else n for n in values)
+    return tuple(values)
+
+
+_ITSELF = frozenset((int, float, bool, str, type(None)))
+
+
+def plain(value: Any) -> Any:
+    """The same with Python's numbers for NumPy's and for tensors of one number; itself where there are none.
+
+    A tensor that requires grad stays, and is refused as a number then: its gradient would be lost. So do floating-point tensors
+    with axes, as PyTorch refuses them.
+    """
+    if type(value) in _ITSELF:
+        return value
+    if isinstance(value, tuple | list):
+        items = tuple(map(plain, value))
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
+        return value.item()
+    if isinstance(value, torch.Tensor) and not value.requires_grad:
+        one = value.ndim == 0 or (value.numel() == 1 and not value.is_floating_point())
+        return value.item() if one else value
+    return value
 
 
 def is_integer(value: Any) -> bool:
-    return isinstance(value, int | torch.SymInt | np.integer) and not isinstance(value, bool)
+    return isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+
+
+def integer(name: str, value: Any) -> Any:
+    """An integer of Python, NumPy or a tensor, else TypeError."""
+    found = plain(value)
+    if not is_integer(found):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    return found
+
+
+def number(name: str, value: Any) -> float:
+    """A real number of Python, NumPy or a tensor, else TypeError."""
+    found = plain(value)
+    if not isinstance(found, int | float | torch.SymInt | torch.SymFloat):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    return float(found)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False of Python or NumPy, else TypeError, as PyTorch's functions raise it."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
 
 
 def check_batch(name: str, value: Any, axes: int) -> None:
@@ -72,10 +118,10 @@ _known: dict[Any, Any] = {}
 def remembered(prepare: Any, given: Any, *tensors: Any) -> Any:
     """``prepare(given, *tensors)``, which looks at shapes, dtypes, devices and layouts alone: in eager mode once for each.
 
-    What is given is a key as it is written: 1, True and 1.0 are not the same.
+    What is given is a key as it is written: 1, True and 1.0 are not the same. ``prepare`` gets ``plain`` numbers.
     """
     if torch.compiler.is_compiling():
-        return prepare(given, *tensors)
+        return prepare(plain(given), *tensors)
     try:
         key = (
             prepare,
@@ -83,9 +129,17 @@ def remembered(prepare: Any, given: Any, *tensors: Any) -> Any:
             *[None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors],
         )
         found = _known.get(key)
-    except (ValueError, TypeError, AttributeError, RuntimeError):  # a symbol of a trace, or what is no tensor
-        return prepare(given, *tensors)
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+    ):  # a symbol of a trace, a tensor's number, or no tensor
+        return prepare(plain(given), *tensors)
     if found is None:
+        numbers = plain(given)
+        if numbers is not given:  # NumPy's are written as their bytes, which are no key
+            return remembered(prepare, numbers, *tensors)
         found = prepare(given, *tensors)
         remember(_known, key, found)
     return found

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from numbadnn.torch.arguments import check_batch, each, is_integer, lowered, remembered, tensor
+from numbadnn.torch.arguments import check_batch, each, integer, lowered, remembered, tensor
 from numbadnn.torch.conv import input_of, result_of, result_sizes, spread
 from numbadnn.torch.library import in_force
 
@@ -112,20 +112,21 @@ def _conv(
     if isinstance(input, torch.Tensor):
         input, weight, bias = lowered(input, weight, bias)
     given = axes, stride, padding, dilation, groups
-    pads, stride, dilation = remembered(_geometry, given, input, weight, bias)
+    how = remembered(_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
-    y = result_of(x, weight, bias, pads, stride, dilation, groups, *in_force(backend, level))
+    y = result_of(x, weight, bias, *how, *in_force(backend, level))
     return y if input.ndim > axes + 1 else y[0]
 
 
-def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """Zeros around the image, stride and dilation of each axis, after every check that can fail."""
+def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, ...]:
+    """Zeros around the image, stride and dilation of each axis, groups, after every check that can fail."""
     axes, stride, padding, dilation, groups = given
+    groups = integer("groups", groups)
     check(axes, input, weight, bias, groups)
     stride, dilation = each("stride", stride, axes), each("dilation", dilation, axes)
     pads = pads_of(padding, weight.shape[-axes:], stride, dilation)
     check_windows(axes, input, weight, pads, stride, dilation)
-    return pads, stride, dilation
+    return pads, stride, dilation, groups
 
 
 def check(axes: int, input: Any, weight: Any, bias: Any, groups: Any) -> None:
@@ -152,8 +153,6 @@ def check_weight(axes: int, weight: Any, input: Any) -> None:
 
 
 def check_groups(groups: Any, filters: Any, whose: str) -> None:
-    if not is_integer(groups):
-        raise TypeError(f"groups: expected an integer, got {groups!r}")
     if groups < 1 or filters % groups:
         raise ValueError(f"groups: expected a positive divisor of the {filters} {whose}, got {groups}")
 
@@ -271,10 +270,10 @@ def _transposed(
     if isinstance(input, torch.Tensor):
         input, weight, bias = lowered(input, weight, bias)
     given = axes, stride, padding, output_padding, groups, dilation
-    sizes, *how, beyond = remembered(_transposed_geometry, given, input, weight, bias)
+    sizes, how, beyond = remembered(_transposed_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
     inside = bias if beyond is None else None
-    y = input_of(x, weight, inside, (x.shape[0], *sizes), *how, groups, *in_force(backend, level))
+    y = input_of(x, weight, inside, (x.shape[0], *sizes), *how, *in_force(backend, level))
     if beyond is not None:
         y = F.pad(y, beyond)
         y = y if bias is None else y + spread(bias, y.ndim)
@@ -282,8 +281,9 @@ def _transposed(
 
 
 def _transposed_geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, ...]:
-    """Channels and sizes of the result, zeros around it, stride, dilation, zeros behind it; after every check."""
+    """Channels and sizes of the result; zeros around it, stride, dilation, groups; zeros behind it; after every check."""
     axes, stride, padding, output_padding, groups, dilation = given
+    groups = integer("groups", groups)
     tensor("input", input)
     check_weight(axes, weight, input)
     check_groups(groups, weight.shape[0], "channels of weight")
@@ -313,4 +313,4 @@ def _transposed_geometry(given: Any, input: Any, weight: Any, bias: Any) -> tupl
         )
     beyond = [n for *_, tail in reversed(rows) for n in (0, tail)]
     pads = tuple(p for _, low, high, _ in rows for p in (low, high))
-    return (channels, *sizes), pads, stride, dilation, beyond if any(beyond) else None
+    return (channels, *sizes), (pads, stride, dilation, groups), beyond if any(beyond) else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import torch
 from torch.autograd import Function
 
 import numbadnn
-from numbadnn.torch.arguments import is_integer, tensor
+from numbadnn.torch.arguments import flag, integer, number, tensor
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -70,15 +69,16 @@ def dropout(
     [0.0, 2.0]
     """
     tensor("input", input)
-    if not isinstance(p, Real | torch.Tensor) or not 0 <= p <= 1:
+    if not 0 <= (p := number("p", p)) <= 1:
         raise ValueError(f"p: expected a probability from 0 to 1, got {p!r}")
-    if not training or p == 0:
+    inplace = flag("inplace", inplace)
+    if not flag("training", training) or p == 0:
         return input
     if seed is None:
         seed = torch.randint(2**63 - 1, ())
-    elif is_integer(seed):
-        seed = torch.tensor(seed)
-    elif not isinstance(seed, torch.Tensor) or seed.numel() != 1 or seed.is_floating_point():
+    elif not isinstance(seed, torch.Tensor):
+        seed = torch.tensor(integer("seed", seed))
+    elif seed.numel() != 1 or seed.is_floating_point():
         raise TypeError(f"seed: expected an integer or a tensor of one, got {seed!r}")
-    y = compute(DROPOUT, input, seed, float(p), *in_force(backend, determinism))
+    y = compute(DROPOUT, input, seed, p, *in_force(backend, determinism))
     return input.copy_(y) if inplace else y

@@ -12,7 +12,7 @@ from numbadnn.dispatch import call_any
 from numbadnn.errors import NotSupportedError
 from numbadnn.ops import norm
 from numbadnn.torch import twin
-from numbadnn.torch.arguments import fold_in, remembered, tensor, unfold
+from numbadnn.torch.arguments import flag, fold_in, number, remembered, tensor, unfold
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -206,15 +206,17 @@ class TestGrad(Function):
 # ---- the function ----------------------------------------------------------------------------------------------------
 
 
-def _check(given: Any, input: Any, *vectors: Any) -> bool:
-    """True, after every check that can fail."""
+def _check(given: Any, input: Any, *vectors: Any) -> tuple[bool, float, float]:
+    """What is given, as Python's own, after every check that can fail."""
     training, momentum, eps = given
+    training, eps = flag("training", training), number("eps", eps)
+    momentum = number("momentum", momentum) if training or momentum is not None else 0.0
     tensor("input", input)
     if input.ndim < 2:
         raise ValueError(f"input: expected at least 2 dimensions, got {input.ndim} (shape {tuple(input.shape)})")
-    if not isinstance(eps, int | float) or not eps > 0:
+    if not eps > 0:
         raise ValueError(f"eps: expected a positive number, got {eps!r}")
-    if training and not (isinstance(momentum, int | float) and 0 <= momentum <= 1):
+    if training and not 0 <= momentum <= 1:
         raise NotSupportedError(f"momentum: expected a number from 0 to 1, got {momentum!r}", ())
     names = ("running_mean", "running_var", "weight", "bias")
     for name, value in zip(names, vectors, strict=True):
@@ -240,7 +242,7 @@ def _check(given: Any, input: Any, *vectors: Any) -> bool:
     count = input.shape[0] * math.prod(input.shape[2:])
     if training and count == 1:
         raise ValueError(f"input: expected more than 1 value per channel when training, got shape {tuple(input.shape)}")
-    return True
+    return training, momentum, eps
 
 
 def _parameter(value: Any, fill: float, input: Any) -> Any:
@@ -281,15 +283,15 @@ def batch_norm(
     [[-1.0], [1.0]]
     """
     vectors = running_mean, running_var, weight, bias
-    remembered(_check, (bool(training), momentum, eps), input, *vectors)
-    how = float(eps), *in_force(backend, determinism)
+    training, momentum, eps = remembered(_check, (training, momentum, eps), input, *vectors)
+    how = eps, *in_force(backend, determinism)
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
     given = [_statistic(running_mean, input), _statistic(running_var, input)]
     if training and not input.numel():  # they stay what they are, as PyTorch's
         running_mean, given = None, [None, None]
     if not training:
         return compute(TEST, input, w, b, *given, *how)
-    y, _, _, mean, var = compute(TRAIN, input, w, b, *given, float(momentum), *how)
+    y, _, _, mean, var = compute(TRAIN, input, w, b, *given, momentum, *how)
     if running_mean is not None and running_var is not None:
         _move_on(running_mean, mean)
         _move_on(running_var, var)

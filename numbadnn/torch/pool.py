@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 import numbadnn
 from numbadnn.shapes import window_count
-from numbadnn.torch.arguments import by_axis, check_batch, each, raised, refuse, remembered, tensor
+from numbadnn.torch.arguments import by_axis, check_batch, each, flag, integer, raised, refuse, remembered, tensor
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -110,6 +110,7 @@ def _gradient_of(x: Any, y: Any, g: Any, *how: Any) -> Any:
 def _geometry(given: Any, input: Any) -> tuple[Any, ...]:
     """Window, stride, pad and what ``ceil_mode`` adds behind each axis, after every check."""
     axes, kernel, stride, padding, ceil_mode = given
+    ceil_mode = flag("ceil_mode", ceil_mode)
     tensor("input", input)
     check_batch("input", input, axes)
     window = each("kernel_size", kernel, axes)
@@ -138,14 +139,22 @@ def _geometry(given: Any, input: Any) -> tuple[Any, ...]:
     return window, steps, pad, tuple(more)
 
 
+def _max_geometry(given: Any, input: Any) -> tuple[Any, ...]:
+    """``_geometry``, and what is refused."""
+    *given, dilation, indices = given
+    axes = given[0]
+    if each("dilation", dilation, axes) != (1,) * axes:
+        refuse("dilation", dilation, 1, "torch.nn.functional has it")
+    refuse("return_indices", flag("return_indices", indices), False, "torch.nn.functional has it")
+    return _geometry(given, input)
+
+
 def _max(
     axes: int, input: Any, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, indices: Any, backend: Any,
     level: Any,
 ) -> Any:  # fmt: skip
-    if each("dilation", dilation, axes) != (1,) * axes:
-        refuse("dilation", dilation, 1, "torch.nn.functional has it")
-    refuse("return_indices", bool(indices), False, "torch.nn.functional has it")
-    window, stride, pad, more = remembered(_geometry, (axes, kernel, stride, padding, bool(ceil_mode)), input)
+    given = axes, kernel, stride, padding, ceil_mode, dilation, indices
+    window, stride, pad, more = remembered(_max_geometry, given, input)
     x = input if input.ndim > axes + 1 else input[None]
     if any(more):
         x = F.pad(x, _after(pad, more), value=-torch.inf)
@@ -159,15 +168,22 @@ def _after(pad: Any, more: Any) -> list[Any]:
     return [side for p, m in reversed(list(zip(pad, more, strict=True))) for side in (p, p + m)]
 
 
+def _average_geometry(given: Any, input: Any) -> tuple[Any, ...]:
+    """``_geometry``, then whether padding counts, and the divisor."""
+    *given, whole, divisor = given
+    if divisor is not None and (divisor := integer("divisor_override", divisor)) == 0:
+        raise ValueError(f"divisor_override: expected an integer other than zero, got {divisor!r}")
+    return *_geometry(given, input), flag("count_include_pad", whole), divisor
+
+
 def _average(
     axes: int, input: Any, kernel: Any, stride: Any, padding: Any, ceil_mode: Any, whole: Any, divisor: Any, backend: Any,
     level: Any,
 ) -> Any:  # fmt: skip
     if axes == 3 and isinstance(input, torch.Tensor):
         (input,) = raised(input, on="cpu")
-    window, stride, pad, more = remembered(_geometry, (axes, kernel, stride, padding, bool(ceil_mode)), input)
-    if divisor is not None and (not isinstance(divisor, int) or divisor == 0):
-        raise ValueError(f"divisor_override: expected an integer other than zero, got {divisor!r}")
+    given = axes, kernel, stride, padding, ceil_mode, whole, divisor
+    window, stride, pad, more, whole, divisor = remembered(_average_geometry, given, input)
     x = input if input.ndim > axes + 1 else input[None]
     how = in_force(backend, level)
     if any(more) or divisor is not None:

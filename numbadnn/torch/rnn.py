@@ -12,7 +12,7 @@ import numbadnn
 from numbadnn.errors import NotSupportedError
 from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.torch import twin
-from numbadnn.torch.arguments import fold_in, tensor, unfold
+from numbadnn.torch.arguments import flag, fold_in, integer, number, tensor, unfold
 from numbadnn.torch.dropout import dropout as drop
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -165,14 +165,14 @@ def _by_torch(how: Any) -> Any:
         rows = n.gates * n.hidden_size
         ends: list[Any] = []
         lines: list[Any] = []
-        for number, (at, r, b_w, b_r) in enumerate(n.blocks(x.shape[-1])[0]):
-            layer, backwards = divmod(number, n.directions)
+        for block, (at, r, b_w, b_r) in enumerate(n.blocks(x.shape[-1])[0]):
+            layer, backwards = divmod(block, n.directions)
             if not backwards:
                 below, lines = torch.cat(lines, -1) if layer else x, []
             width = n.in_dim(layer, x.shape[-1])
             from_x = below @ w[at : at + rows * width].view(rows, width).T + w[b_w : b_w + rows]
             matrix, bias = w[r : r + rows * n.hidden_size].view(rows, -1), w[b_r : b_r + rows]
-            state, line = tuple(s[number] for s in states), []
+            state, line = tuple(s[block] for s in states), []
             for t in reversed(range(x.shape[0])) if backwards else range(x.shape[0]):
                 state = _step(n.rnn_mode, from_x[t], matrix, bias, state)
                 line.append(state[0])
@@ -235,7 +235,9 @@ def _recurrent(
     mode: str, input: Any, states: Any, params: Any, biases: bool, layers: int, dropout: float, train: bool, bidirectional: bool,
     batch_first: bool, backend: Any, level: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    x = input.transpose(0, 1) if batch_first else input
+    layers, dropout, train = integer("num_layers", layers), number("dropout", dropout), flag("train", train)
+    biases, bidirectional = flag("has_biases", biases), flag("bidirectional", bidirectional)
+    x = input.transpose(0, 1) if flag("batch_first", batch_first) else input
     hidden = _check(mode, x, states, params, biases, layers, bidirectional)
     how = in_force(backend, level)
     cells = states[1] if mode == "lstm" else None

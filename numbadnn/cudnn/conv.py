@@ -273,4 +273,31 @@ _GRAPH = [
 for _impl in [*_GRAPH, *routed(_GRAPH)]:
     register(_impl)
 
-from numbadnn.cudnn import algorithms  # noqa: E402, F401  (the same operations, by algorithms that are named)
+
+# the same operations by algorithms that are named: their module and its tables are imported for a call that names one
+
+
+def _named_supports(problem: ConvProblem, policy: Policy) -> str:
+    if policy.algo == "auto":
+        return "runs an algorithm that is named (algo=...), and none is"
+    from numbadnn.cudnn import algorithms
+
+    return algorithms.supports(problem, policy)
+
+
+def _named_plan(problem: ConvProblem, policy: Policy, config: Any) -> Executable:
+    from numbadnn.cudnn import algorithms
+
+    return algorithms.plan(problem, policy, config)
+
+
+def _named_rank(problem: ConvProblem) -> float:
+    """Behind the graph's engines."""
+    return 10.0 + max(problem.flops / 1e7, rank(problem))
+
+
+for _op, _operation in OPERATIONS.items():
+    if not _operation.arrangement:
+        register(
+            Impl(_op, "cudnn", "cudnn.algorithms", _named_supports, _named_plan, _named_rank, "ieee", "run_to_run")
+        )

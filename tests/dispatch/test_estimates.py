@@ -158,7 +158,9 @@ def test_of_small_networks_cudnns_estimate_knows_what_tf32_admits() -> None:
         "conv3d_grad_wrt_inputs x=float32:16x1x14x14x14 w=float32:64x1x5x5x5 pad=2,2,2,2,2,2",
     ],
 )
-def test_what_is_likely_on_the_cpu_has_corrmm_where_it_was_the_faster(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_likely_on_the_cpu_has_corrmm_where_it_was_the_faster(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Measured on two cores: 1.2 to 3.4 times as fast as cpu.im2col; no estimate of seconds keeps it from being timed."""
     monkeypatch.setattr(ranks, "architecture", lambda device: "cpu")
     problem, policy = parse(line), Policy(device=-1)

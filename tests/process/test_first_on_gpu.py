@@ -105,6 +105,20 @@ def test_keys_of_kernels_are_the_same_with_numba_and_without_it_but_for_what_a_p
     assert plain[0] == threads[0] != optimised[0]
 
 
+def test_what_knows_cudnns_numbers_is_imported_where_cudnn_is_asked() -> None:
+    """Choosing between own kernels and cuDNN asks for none of them."""
+    code = """
+import json, sys
+from numbadnn.registry import implementations
+found = {i.name for i in implementations("conv2d", ["cudnn", "numba"])}
+ours = [m for m in sys.modules if m.startswith("numbadnn.cudnn.")]
+print(json.dumps([sorted(found & {"cudnn.graph", "cudnn.algorithms"}), ours]))
+"""
+    names, modules = in_a_process(code)
+    assert names == ["cudnn.algorithms", "cudnn.graph"] and "numbadnn.cudnn.conv" in modules
+    assert not {"numbadnn.cudnn._enums", "numbadnn.cudnn._conv_calls", "numbadnn.cudnn.algorithms"} & set(modules)
+
+
 def test_a_file_of_settings_is_read_by_numba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("yaml", reason="PyYAML is not installed: Numba reads no file of settings")
     before = sources.flags(cuda=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build.arguments import Arguments
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.plans import one_launch
 from numbadnn.kernels.build.support import LEAF, LIMIT32, accumulator_of, device_reason, reach_reason

@@ -6,10 +6,11 @@ address. Under ``batch_invariant`` one image, packed and aligned, decides: it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.errors import NotSupportedError
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.implicit.layout import around, microseconds, nbytes
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.problem import ITEMSIZE
 
 

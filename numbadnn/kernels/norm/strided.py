@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numbadnn.kernels.build.arguments import Arguments
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.norm.layout import Axis, accumulator, layout_of

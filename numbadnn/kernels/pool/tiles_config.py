@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.problem import ITEMSIZE
 
 Three = tuple[int, int, int]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.problem import ITEMSIZE
 from numbadnn.problems.rnn_network import GATES
 

@@ -7,9 +7,10 @@ itself does.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.copies.pack import padded
 from numbadnn.kernels.gemm.gemm import GemmProblem, plan_gemm
 from numbadnn.problem import ITEMSIZE, Policy

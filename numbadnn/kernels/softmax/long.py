@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel
 from numbadnn.kernels.build.machine import LARGEST_CAPACITY
 from numbadnn.kernels.softmax.layout import (

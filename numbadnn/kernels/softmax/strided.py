@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.build.support import LEAF, LIMIT32
 from numbadnn.kernels.softmax.layout import Axis, Prepared, layout_of, operand_count, operands, softmax_kernel

@@ -6,8 +6,8 @@ The host side of ``device/bins.py`` and ``device/stripe.py``, and where the bins
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import reciprocal
 from numbadnn.kernels.spatial.layout import THREADS, Step, halves, real, step
 from numbadnn.problem import ITEMSIZE, Spec

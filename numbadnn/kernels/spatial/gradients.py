@@ -7,10 +7,10 @@ The host side of ``device/gather*.py`` and ``device/slope.py``: the gradient in 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from numbadnn.kernels.build.arguments import Arguments
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.spatial.bins import bins_steps, record_type, rows_a_stripe, workspace_of
 from numbadnn.kernels.spatial.layout import (
     THREADS,

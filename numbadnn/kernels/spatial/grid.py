@@ -5,8 +5,7 @@ The host side of ``device/grid.py``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.kernels.spatial.layout import THREADS, Step, step
 from numbadnn.problems.spatial import SpatialProblem

@@ -6,11 +6,11 @@ Nothing depends on the number of images but how many blocks there are: the bits 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from numbadnn.kernels.build.arguments import Arguments
 from numbadnn.kernels.build.axes import vector_of
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel, blocks, reciprocal
 from numbadnn.kernels.build.support import LIMIT32
 from numbadnn.problem import Spec

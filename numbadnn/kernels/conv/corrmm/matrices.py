@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.gemm.config import FEW_TILES
 from numbadnn.problem import ITEMSIZE, Spec
 from numbadnn.problems.conv import ConvProblem

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build.arguments import Arguments
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel, blocks
 from numbadnn.kernels.conv.corrmm.matrices import CorrmmConfig, Matrices, fold, padded, three
 from numbadnn.kernels.copies.copy import plan_copy

@@ -7,8 +7,9 @@ as measured on an H200.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem
 

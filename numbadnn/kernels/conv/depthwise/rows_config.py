@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 #: channels of a block; columns of dy of a thread; pieces of 16 bytes, and words, of a pixel
 CHANNELS, COLUMNS, PIECES, WORDS = 32, 4, 4, 16

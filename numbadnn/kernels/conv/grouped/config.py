@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.grouped.access import in_rows, load_width, odd, packed, put_width
 from numbadnn.kernels.conv.grouped.walk import Walk
 from numbadnn.problems.conv import ConvProblem

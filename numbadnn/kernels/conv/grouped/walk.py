@@ -7,8 +7,8 @@ a convolution without stride of their own. ``Axis`` says where these begin, for 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem
 

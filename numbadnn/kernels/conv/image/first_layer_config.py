@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 #: results of a warp; registers of its filters are two for each of EIGHTS and step of 16 terms
 RESULTS, EIGHTS = 32, 4

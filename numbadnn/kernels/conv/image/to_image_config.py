@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from numbadnn.kernels.build.frozen import dataclass
 
 #: threads of a block, next to each other and below each other; rows of the result of each, and columns a stride
 ACROSS, DOWN, ROWS, COLUMNS = 16, 8, 2, 4

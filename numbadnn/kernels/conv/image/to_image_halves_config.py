@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.image.to_image_config import met
 
 #: channels of the source that a warp has; rows of positions that it sums at a time

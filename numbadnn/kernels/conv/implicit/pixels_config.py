@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.implicit.walk import Axis, axes_of, filter_steps, image_reason, packed_steps, rows_step
 from numbadnn.problem import Spec
 from numbadnn.problems.conv import ConvProblem

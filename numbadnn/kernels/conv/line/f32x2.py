@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from numbadnn.kernels.build import simulate
 from numbadnn.kernels.build.arguments import Arguments
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.build.launch import Kernel, reciprocal
 from numbadnn.kernels.build.support import accumulator_of
 from numbadnn.kernels.conv.line.channels import facts_of, whole

@@ -6,8 +6,9 @@ A configuration follows from a shape of tiles and from how neighbours lie in mem
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.tiles.product import Product, packed
 from numbadnn.problem import Spec
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 LANES, MOST_WARPS = 32, 4
 

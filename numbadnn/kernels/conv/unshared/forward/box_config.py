@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 #: lanes that go along a filter together; filters whose gradient a block writes at a time
 LANES, EIGHT, ROWS = 32, 8, 32

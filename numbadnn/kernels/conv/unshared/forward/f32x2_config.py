@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from numbadnn.kernels.build.frozen import dataclass
 
 LANES, IMAGES, FILTERS, PIECE = 32, 32, 16, 32
 #: warps that prefetch filters, all that multiply nothing; bytes of a slot, of a pixel

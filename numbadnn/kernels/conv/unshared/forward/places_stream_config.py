@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.unshared.forward.f32x2_config import OTHERS
 from numbadnn.kernels.conv.unshared.parts.tile import LANES
 from numbadnn.kernels.conv.unshared.parts.transposed import EIGHT

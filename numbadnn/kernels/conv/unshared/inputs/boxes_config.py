@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.problem import ITEMSIZE
 
 LANES, MULTIPROCESSORS = 32, 132

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 #: channels of a product, filters of a slot, bytes in front of the ring
 LANES, EIGHT, PIECE, RINGS = 32, 8, 16, 256

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from numbadnn.kernels.build.frozen import dataclass
 from numbadnn.kernels.conv.unshared.parts.tile import receptive_field, tiles_of
 from numbadnn.problems.conv import ConvProblem
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 #: terms that a warp has at once
 LANES, TILE = 32, 32

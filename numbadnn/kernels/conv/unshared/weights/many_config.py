@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from numbadnn.kernels.build.frozen import dataclass
 
 #: FILTERS: of a product
 LANES, FILTERS = 32, 16

@@ -69,6 +69,14 @@ VOLUMES = (
     ("conv3d_grad_wrt_inputs x=float16:1x8x3x3x4 w=float16:16x8x1x1x1 y=float16:1x16x2x2x2:nhwc stride=2,2,2", 128, 64, 1, False),
     ("conv3d_grad_wrt_inputs x=float32:1x12x3x4x3:nhwc w=float32:8x12x1x3x2 pad=0,0,1,0,0,1 stride=1,2,1", 128, 64, 1, False),
 )  # fmt: skip
+#: gradients of images whose pixels lack taps: written by the copy engine, in lines, by the threads; along the terms, in shares
+LACKING = (
+    ("conv2d_grad_wrt_inputs x=float16:1x24x5x4:nhwc w=float16:72x24x3x2:nhwc pad=1,1,1,0", 128, 64, 1, False),
+    ("conv2d_grad_wrt_inputs x=bfloat16:2x24x5x6:nhwc w=bfloat16:8x24x3x3:nhwc stride=2,2 flip=0", 128, 64, 1, False),
+    ("conv2d_grad_wrt_inputs x=float32:1x12x4x5:nhwc w=float32:40x12x2x3 pad=1,0,1,1 dilation=1,2 beta=2", 256, 64, 1, False),
+    ("conv2d_grad_wrt_inputs x=float16:1x24x4x4:nhwc w=float16:72x24x3x3 pad=1,1,1,1", 128, 64, 2, False),
+    ("conv3d_grad_wrt_inputs x=float16:1x16x3x2x4:nhwc w=float16:8x16x3x1x2 pad=1,1,0,0,1,0 stride=2,1,1", 128, 64, 1, False),
+)  # fmt: skip
 VOLUME_WEIGHTS = (
     ("x=bfloat16:1x128x3x3x5:nhwc w=bfloat16:16x64x1x2x1:nhwc dilation=1,2,1 groups=2 flip=0", 128, 64, 1, 128),
     ("x=float16:1x72x4x5x3:nhwc w=float16:8x72x2x1x2 pad=1,0,0,0,0,1 stride=2,1,1 alpha=2 beta=-1", 128, 64, 2, 64),
@@ -89,6 +97,12 @@ def seen(memory: np.ndarray, described: Window | Boxes) -> np.ndarray:
     """The array that a descriptor describes, slowest axis first; ``memory`` is one-dimensional."""
     strides = (memory.itemsize, *described.strides)
     return np.lib.stride_tricks.as_strided(memory, described.extents[::-1], strides[::-1])
+
+
+def nbytes(described: Window | Boxes) -> int:
+    """From the first byte that a descriptor describes to the last."""
+    inner, *others = described.extents
+    return inner * 4 + sum((n - 1) * step for n, step in zip(others, described.strides, strict=True))
 
 
 def twin(memory: np.ndarray, described: Window | Boxes) -> Any:
@@ -120,7 +134,19 @@ def arranged(w: np.ndarray, spec: Any) -> np.ndarray:
     return packed
 
 
-def pixels(cases: Any = PIXELS) -> None:
+def spoilt(trial: Trial) -> Trial:
+    """Filters of which a tap is infinite and another NaN, each of one channel, and an infinite output."""
+    dy, w = (a.copy() for a in trial.inputs)
+    w[0, 3, 0, ..., 0], w[3, 5, -1, ..., -1], w[-1, -1, 0, ..., -1] = np.inf, np.nan, -np.inf
+    dy[-1, 2, 0, ..., -1] = np.inf
+    return Trial(trial.problem, (dy, w), trial.old)
+
+
+def lacking() -> None:
+    pixels(LACKING, spoilt)
+
+
+def pixels(cases: Any = PIXELS, changed: Any = None) -> None:
     for line, m, n, splits, stays in cases:
         problem = ConvProblem.parse(line)
         p = host.product(problem)
@@ -133,6 +159,7 @@ def pixels(cases: Any = PIXELS) -> None:
         if config.store == 8:
             config = replace(config, store=2)  # simulated_gemm.py has the wide one, which takes long
         trial = Trial.of(problem, kind="integers")
+        trial = changed(trial) if changed else trial
         inputs = [buffer(spec, values).array for spec, values in zip(problem.inputs, trial.inputs, strict=True)]
         out = targets(problem, trial.old)[0]
         described = host.maps(p, config)
@@ -140,17 +167,17 @@ def pixels(cases: Any = PIXELS) -> None:
         maps = [twin(m, d) for m, d in zip(memory, described, strict=False)]
         partial = np.full((splits, p.target.size), np.nan, np.float32)
         written = partial if splits > 1 else out.array
-        allow(written)
-        if splits == 1:
-            _access.MEMORY[:] = [(out.array.ctypes.data, out.array.ctypes.data + out.array.nbytes)]
+        read = [(m.ctypes.data, m.ctypes.data + nbytes(d)) for m, d in zip(memory[:2], described, strict=False)]
+        _access.MEMORY[:] = [(written.ctypes.data, written.ctypes.data + written.nbytes), *read]
         *scalars, alpha, beta = host.arguments(p, config)
-        chosen = host.pixels_kernel(problem.x.dtype, problem.axes, config)
+        chosen = host.pixels_kernel(problem.x.dtype, problem.axes, config, p.mends)
         places = (*maps, *(written.ctypes.data,) * (4 - len(maps)))
         launch(chosen.build(), (1, 1, 1), (chosen.threads, 1, 1), 0, *places, *scalars, f32(alpha), f32(beta))
         if splits > 1:
             _access.MEMORY[:] = [(v.ctypes.data, v.ctypes.data + v.nbytes) for v in (partial, out.array)]
             host.total_launch(p.target, problem, splits, 0)(0, partial.ctypes.data, out.array.ctypes.data)
-        report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
+        with np.errstate(invalid="ignore"):
+            report(f"{problem} {config}", trial.compare_exactly(out.array), untouched(out))
 
 
 def volumes() -> None:

@@ -91,6 +91,19 @@ def map_address(index: int) -> Any:
     return address
 
 
+@functools.cache
+def map_target(index: int) -> Any:
+    """``map_target(words) -> i64``: the address of the array that this descriptor describes, its first word."""
+    if SIMULATED:
+        return twins.map_target
+
+    @emitted(i64, ARRAY)
+    def target(builder, words):
+        return _asm(builder, f"ld.param.b64 $0, [{placeholder(index)}];", "=l", ir.IntType(64), [])
+
+    return target
+
+
 #: ``prefetch_map(map)``: have a descriptor brought to where the copy engine wants it
 prefetch_map = _or_twin("nothing", "prefetch.tensormap [$0];", (), (u64,))
 #: ``copy_box(target, map, x, y, z, barrier)``: begin to copy the box at (x, y, z) to shared memory

@@ -86,6 +86,10 @@ def map_address(words: Map) -> Map:
     return words
 
 
+def map_target(words: Map | Window) -> int:
+    return words.array.ctypes.data
+
+
 def barrier_init(barrier: int, arrivals: int) -> None:
     _block().barriers[int(barrier)] = Barrier(int(arrivals))
 

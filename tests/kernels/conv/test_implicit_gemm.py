@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from simulated import checks_passed
 
@@ -32,7 +33,8 @@ def problem(text: str, op: str = "conv2d") -> ConvProblem:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("part", "checks"), [("pixels", 5), ("weights", 3), ("weight_totals", 2), ("volumes", 10), ("volume_weights", 3)]
+    ("part", "checks"),
+    [("pixels", 5), ("weights", 3), ("weight_totals", 2), ("volumes", 10), ("volume_weights", 3), ("lacking", 5)],
 )
 def test_under_the_simulator(part: str, checks: int) -> None:
     assert checks_passed("implicit_gemm", part) == checks
@@ -272,6 +274,33 @@ def test_configurations_on_the_gpu(op: str, line: str) -> None:
     if asked.axes == 3:  # the tiles are those of two axes: the first, and some of the others with each line
         configs = [configs[0], *configs[1 + len(line) % 4 :: 4]]
     for chosen in configs:
+        this = replace(impl, plan=lambda p, policy, _, c=chosen: impl.plan(p, policy, c))
+        row = judge(Row(line, impl.name, line, "ok"), this, subject, policy, timed=False)
+        assert row.status == "ok", f"{chosen}: {row.reason}"
+
+
+@pytest.mark.gpu
+@pytest.mark.slow(30)
+@pytest.mark.parametrize(
+    ("op", "line"), [(op, line) for op, line in ON_THE_GPU if op in (DIRECTIONS[1], VOLUME_DIRECTIONS[1])]
+)
+def test_a_tap_that_meets_no_output_is_no_term_on_the_gpu(op: str, line: str) -> None:
+    """Filters that are infinite or NaN in a few places show where outputs meet these, and at no border."""
+    from numbadnn.validate.check import Row, Subject, judge
+    from numbadnn.validate.oracle import Trial
+
+    asked, policy, rng = problem(line, op), Policy(device=0, fp32_precision="tf32"), np.random.default_rng(0)
+    (impl,) = (i for i in implementations(op) if i.name == "numba.implicit_gemm")
+    if reason := impl.supports(asked, policy):
+        pytest.skip(reason)
+    made = Trial.of(asked)
+    dy, w = (a.copy() for a in made.inputs)
+    for value in (np.inf, np.nan, -np.inf):
+        w[(*(rng.integers(n) for n in w.shape),)] = value
+    dy[(*(rng.integers(n) for n in dy.shape),)] = np.inf
+    with np.errstate(invalid="ignore"):
+        subject = Subject(line, asked, Trial(asked, (dy, w), made.old))
+    for chosen in host.space(asked)[:: 3 if asked.axes == 2 else 5]:
         this = replace(impl, plan=lambda p, policy, _, c=chosen: impl.plan(p, policy, c))
         row = judge(Row(line, impl.name, line, "ok"), this, subject, policy, timed=False)
         assert row.status == "ok", f"{chosen}: {row.reason}"

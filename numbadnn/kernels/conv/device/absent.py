@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numbadnn.kernels.lang.cuda import ACCUMULATOR, device, i32
+from numbadnn.kernels.lang.cuda import ACCUMULATOR, device, f32, i32
 
 
 def any_nan(count: int) -> Callable[..., Any]:
@@ -29,6 +29,43 @@ def any_nan(count: int) -> Callable[..., Any]:
         return found
 
     return wrong
+
+
+def perhaps_nan(count: int) -> Callable[..., Any]:
+    """``suspicious(sums, first)``: whether one of ``count`` float32 (a multiple of 8) may be NaN; seldom so where none is.
+
+    A product is NaN where a factor is, so that one instruction looks at two sums. Of infinity and 0 it is NaN too.
+    """
+    together = math.gcd(count, 16)
+
+    @device
+    def suspicious(sums, first):
+        a = b = c = d = f32(0)
+        for i in range(count // together):
+            for e in range(0, together, 8):
+                at = first + i * together + e
+                a = f32(a + sums[at] * sums[at + 1])
+                b = f32(b + sums[at + 2] * sums[at + 3])
+                c = f32(c + sums[at + 4] * sums[at + 5])
+                d = f32(d + sums[at + 6] * sums[at + 7])
+        found = f32(f32(a + b) + f32(c + d))
+        return found != found
+
+    return suspicious
+
+
+def taken(acc: str, count: int) -> Callable[..., Any]:
+    """``take(sums, first, i)``: sums[first + i], where ``i`` is not known ahead, and sums are registers."""
+    A = ACCUMULATOR[acc]
+
+    @device
+    def take(sums, first, i):
+        value = A(sums[first])
+        for e in range(1, count):
+            value = sums[first + e] if i == i32(e) else value
+        return value
+
+    return take
 
 
 def put_in(acc: str, count: int) -> Callable[..., None]:

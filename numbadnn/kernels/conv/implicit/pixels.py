@@ -32,6 +32,7 @@ from numbadnn.kernels.conv.implicit.walk import (
     filter_boxes,
     filter_steps,
     image_reason,
+    image_steps,
     packed_steps,
     rows_step,
     window,
@@ -53,10 +54,10 @@ def tail_of(config: PixelsConfig) -> int:
     return config.n % 64 if config.store == COPIES else 0
 
 
-def pixels_kernel(dtype: str, axes: int, config: PixelsConfig) -> Kernel:
-    """The kernel of one configuration, for two or three spatial axes."""
+def pixels_kernel(dtype: str, axes: int, config: PixelsConfig, mends: bool = False) -> Kernel:
+    """The kernel of one configuration, for two or three spatial axes; ``mends``: see ``Product.mends``."""
     frozen = replace(config, splits=min(config.splits, 2))  # how many is an argument
-    made_by, arguments = "conv.implicit.device.pixels.pixels", (dtype, axes, frozen)
+    made_by, arguments = "conv.implicit.device.pixels.pixels", (dtype, axes, frozen, mends)
     return Kernel.of("implicit_pixels", made_by, arguments, _taken(axes, config), threads_of(config), config.blocks)
 
 
@@ -64,8 +65,8 @@ def _taken(axes: int, config: PixelsConfig) -> Arguments:
     y, tail = "map" if config.store == COPIES else "ptr", "map" if tail_of(config) else "ptr"
     return Arguments(
         *("map:2", y, tail, "i32*3 tiles", "i32 count splits images depth width", f"i32*{axes} {' '.join(WALK)}"),
-        *("i32 tap_start tap_step", f"i64*{axes + 2} strides", "i64 split_stride", f"i32*{axes} extents"),
-        "f32 alpha beta",
+        *("i32 tap_start tap_step", f"i64*{axes + 2} strides", "i64 split_stride", f"i32*{axes} extents sizes"),
+        *(f"i64*{axes + 1} steps", "i64*2 filter_steps", "f32 alpha beta"),
     )
 
 
@@ -108,6 +109,9 @@ def hopper_kernels() -> Iterator[Kernel]:
     yield pixels_kernel("bfloat16", 3, PixelsConfig(128, 256, 4, 1, True, False, COPIES))
     yield pixels_kernel("float16", 3, PixelsConfig(256, 128, 4, 1, False, True, LINES))
     yield pixels_kernel("float32", 3, PixelsConfig(128, 128, 4, 2, True, True, 2))
+    yield pixels_kernel("float16", 2, PixelsConfig(128, 256, 4, 1, False, False, COPIES), True)
+    yield pixels_kernel("bfloat16", 3, PixelsConfig(256, 128, 4, 1, False, True, 8), True)
+    yield pixels_kernel("float32", 2, PixelsConfig(128, 256, 4, 1, True, False, 2), True)
 
 
 # ---- plans
@@ -168,6 +172,9 @@ def arguments(p: Product, config: PixelsConfig) -> tuple[Any, ...]:
         strides=strides,
         split_stride=4 * target.size,
         extents=target.shape[2:],
+        sizes=p.source.shape[2:],
+        steps=image_steps(p.source),
+        filter_steps=filter_steps(p.filters) or packed_steps(p.filters),
         alpha=alpha,
         beta=beta,
     )
@@ -200,7 +207,7 @@ def _main(p: Product, config: PixelsConfig, device: int) -> Any:
     scalars = arguments(p, config)
     (_, columns, _), count, *_ = scalars
     grid = (blocks_of(config, columns, count, config.blocks * multiprocessors(device)), 1, 1)
-    return pixels_kernel(dtype, p.problem.axes, config).prepare(
+    return pixels_kernel(dtype, p.problem.axes, config, p.mends).prepare(
         device,
         grid,
         (threads_of(config), 1, 1),

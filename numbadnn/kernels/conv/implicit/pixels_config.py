@@ -82,6 +82,11 @@ class Product(NamedTuple):
         ones = all((a.taps, a.move, a.lower, a.upper, a.spread) == (1, 1, 0, 0, 1) for a in self.axes)
         return ones and self.phases == 1 and rows_step(self.source) > 0
 
+    @property
+    def mends(self) -> bool:
+        """Whether a pixel may lack a tap that is no term: zeros stand for it, and a filter's infinity times these is NaN."""
+        return not self.forward and any(a.lacks for a in self.axes)
+
 
 def product(problem: ConvProblem) -> Product:
     """Forward or the gradient with respect to the image."""

@@ -24,7 +24,10 @@ STEPS = 8
 
 
 class Axis(NamedTuple):
-    """One spatial axis of a walk, as above; every ``hop``-th tap meets the same phase."""
+    """One spatial axis of a walk, as above; every ``hop``-th tap meets the same phase.
+
+    ``lacks``: of the gradient with respect to the image, whether a tap may meet no pixel of the source.
+    """
 
     positions: int
     move: int
@@ -35,6 +38,7 @@ class Axis(NamedTuple):
     slope: int
     spread: int
     hop: int
+    lacks: bool
 
 
 def axes_of(problem: ConvProblem, forward: bool) -> tuple[Axis, ...]:
@@ -52,8 +56,18 @@ def axes_of(problem: ConvProblem, forward: bool) -> tuple[Axis, ...]:
             positions, move, lower = -(-m // stride), 1, (pad - (taps - 1) * dilation) // stride
             base, slope, spread, hop = pad - stride * lower, -dilation, stride, stride // math.gcd(dilation, stride)
         upper = (positions - 1) * move + lower - (n - 1)
-        found.append(Axis(positions, move, lower, upper, taps, base, slope, spread, hop))
+        lacks = not forward and _lacks(n, m, taps, pad, stride, dilation)
+        found.append(Axis(positions, move, lower, upper, taps, base, slope, spread, hop, lacks))
     return tuple(found)
+
+
+def _lacks(outputs: int, pixels: int, taps: int, pad: int, stride: int, dilation: int) -> bool:
+    """Whether a tap meets a place at a multiple of the stride where no output lies."""
+    for lowest in range(pad, pad - taps * dilation, -dilation):
+        first, last = -(-lowest // stride), (lowest + pixels - 1) // stride
+        if first <= last and (first < 0 or last >= outputs):
+            return True
+    return False
 
 
 def axes_reason(axes: tuple[Axis, ...]) -> str:

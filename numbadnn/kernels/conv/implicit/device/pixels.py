@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbadnn.kernels.conv.implicit.device.absent import mend_sums
 from numbadnn.kernels.conv.implicit.device.index import divided, located, share, taps_met
 from numbadnn.kernels.conv.implicit.device.put import write_of
 from numbadnn.kernels.conv.implicit.pixels_config import COPIES, ROW, buffer_bytes, filter_bytes
@@ -60,8 +61,11 @@ def _same(out):
     return out
 
 
-def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
-    """target = alpha * (sum over taps and channels of source * filters) + beta * target; or partial sums."""
+def pixels(dtype: str, axes: int, config: Any, mends: bool = False) -> Callable[..., None]:
+    """target = alpha * (sum over taps and channels of source * filters) + beta * target; or partial sums.
+
+    ``mends``: a tap that meets nothing is no term, though the filter's infinity times zero is NaN (``absent.py``).
+    """
     m, n, stages = config.m, config.n, config.stages
     by_rows, phases, double, plain = config.by_rows, config.phases, config.m == 256, config.plain
     shares, alone = config.splits > 1, config.blocks == 1
@@ -92,6 +96,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
         multiply, stages, bytes_of_stage, (a_half, b_half), image_bytes, (ROW // 32, 2, b_step), ROW, again, kept
     )  # fmt: skip
     wait_boxes, prefetch = hopper.wait_boxes(0), hopper.prefetch_map
+    mend, image_of, filters_of = mend_sums(dtype, axes, n, by_rows), hopper.map_target(0), hopper.map_target(1)
 
     @device
     def feed_filters(target, map_w, term, column, group, tap, depth, width, full):
@@ -104,7 +109,7 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
 
     def kernel(
         map_x, map_w, out_at, tail_at, tiles, count, splits, images, depth, width, positions, move, lower, taps, base, slope,
-        spread, hop, tap_start, tap_step, strides, split_stride, extents, alpha, beta,
+        spread, hop, tap_start, tap_step, strides, split_stride, extents, sizes, steps, filter_steps, alpha, beta,
     ):  # fmt: skip
         thread = i32(cuda.threadIdx.x)
         if thread == 256:
@@ -234,12 +239,25 @@ def pixels(dtype: str, axes: int, config: Any) -> Callable[..., None]:
                     if double:
                         others[i] = f32(0)
                 stage, phase = consume(sums, others, ring_at, mine, full, empty, stage, phase, begin, end, thread)
+                if mends:
+                    mend(
+                        sums, (image_of(map_x), filters_of(map_w)), i32(row * m + mine), i32(column * n), group, (begin, end),
+                        (back, down, right), (first_t, first_r, first_s), (count_t, count_r, count_s), images, depth, width,
+                        positions, lower, taps, base, slope, spread, hop, tap_start, tap_step, sizes, steps, filter_steps,
+                    )  # fmt: skip
                 write(
                     sums, there, tail, buffers, turn, i32(row * m + mine), i32(column * n), group, split, back, down, right,
                     positions, strides, split_stride, spread, extents, images, width, alpha, beta,
                 )  # fmt: skip
                 turn = i32(turn + -(-n // 64))
                 if double:
+                    if mends:
+                        mend(
+                            others, (image_of(map_x), filters_of(map_w)), i32(row * m + mine + 64), i32(column * n), group,
+                            (begin, end), (back, down, right), (first_t, first_r, first_s), (count_t, count_r, count_s), images,
+                            depth, width, positions, lower, taps, base, slope, spread, hop, tap_start, tap_step, sizes, steps,
+                            filter_steps,
+                        )  # fmt: skip
                     write(
                         others, there, tail, buffers, turn, i32(row * m + mine + 64), i32(column * n), group, split, back, down,
                         right, positions, strides, split_stride, spread, extents, images, width, alpha, beta,

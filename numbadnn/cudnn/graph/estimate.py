@@ -48,12 +48,16 @@ _SUMMED_RATE = 7e5
 _TILES = (((128, 128, 8, 16, 4, 2), 1.0), ((128, 64, 8, 8, 8, 3), 1.1), ((128, 32, 8, 8, 4, 4), 1.3))
 #: the gradient of so few channels has engines of its own, by FFT: microseconds a million positions, and more for each filter
 _IMAGE, _IMAGE_POSITIONS, _IMAGE_FILTER = 4, 285.0, 3.4
+#: beside a launch they take so much of the smallest: 16 to 29 us, channels last 75 and 82
+_IMAGE_LEAST, _IMAGE_LEAST_LAST = 10.0, 60.0
 #: bytes a microsecond of the gradient of filters over images of few channels, multiply-adds of long sums that are split
 _IMAGE_FILTERS, _SPLIT_RATE = 0.17e6, 1.2e7
 #: gradients of 3-D filters in 16 bits reach what products do from so many channels and filters on: 11 times it with 16
 _VOLUME_CHANNELS = 180
 #: float32 in groups, 4 to 32 channels each
 _GROUPED_RATE = {"forward": 7e6, "grad_inputs": 5e6, "grad_weights": 1.8e6}
+#: 16 bits in groups whose channels are no power of two: what all take more, 48 each: 61 us of 4.8e7 operations, 635 of 2.6e10
+_UNEVEN_RATE = 5e7
 #: engines of the gradient of images are slower than those of the convolution by so much, and those of channels-last images
 _BACKWARD, _LAST = 1.5, 1.3
 #: 16-bit gradients over strided images by filters with gaps take no tensor core: multiply-adds as above, beside all else
@@ -174,13 +178,8 @@ def _arithmetic(problem: ConvProblem) -> float:
     if problem.x.itemsize == 2 and problem.op == "causal_conv1d" and not problem.unshared:
         filters = problem.w.shape[0] // problem.groups
         return problem.flops * -(-filters // _LINE_FILTERS) * _LINE_FILTERS / filters / _LINE_RATE
-    channels = problem.x.shape[1] // problem.groups
-    if problem.x.itemsize == 2 and problem.groups > 1 and 1 < channels <= _FILLED:
-        return 20 + problem.bytes / 2e6 if problem.direction == "grad_weights" else 3 + problem.bytes / _NARROW_MEMORY
-    if problem.x.itemsize == 2 and problem.groups > 1 and problem.direction == "grad_inputs" and not problem.unshared:
-        return 3 + (2.5 if max(problem.stride) > 1 else 1.5) * max(problem.flops / 3e8, problem.bytes / _MEMORY)
     if problem.x.itemsize == 2 and problem.groups > 1 and not problem.unshared:
-        return (8 if channels < 32 else 4) + max(problem.flops / 3e8, problem.bytes / _MEMORY)
+        return _grouped_halves(problem)
     if problem.x.dtype != "float32" or problem.unshared:
         return problem.flops / _RATE[problem.x.dtype]
     if problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and problem.x.is_channels_last:
@@ -193,9 +192,9 @@ def _arithmetic(problem: ConvProblem) -> float:
         return more + problem.flops / rate
     if problem.x.shape[1] <= _IMAGE and problem.direction == "grad_inputs":
         if problem.axes == 3 or problem.x.is_channels_last:  # none by FFT
-            return problem.flops / _SPREAD_RATE
+            return max(_IMAGE_LEAST_LAST, problem.flops / _SPREAD_RATE)
         positions = problem.x.size / problem.x.shape[1] / 1e6
-        return positions * (_IMAGE_POSITIONS + _IMAGE_FILTER * problem.y.shape[1])
+        return max(_IMAGE_LEAST, positions * (_IMAGE_POSITIONS + _IMAGE_FILTER * problem.y.shape[1]))
     if problem.direction == "grad_weights":
         if problem.x.shape[1] <= _IMAGE:
             return 300 + problem.bytes / _IMAGE_FILTERS
@@ -206,6 +205,21 @@ def _arithmetic(problem: ConvProblem) -> float:
     if problem.groups > 1:
         return max(_tiled(problem), problem.flops / _GROUPED_RATE[problem.direction])
     return _tiled(problem)
+
+
+def _grouped_halves(problem: ConvProblem) -> float:
+    """16 bits in groups: by kernels of their own where a group has 2**n channels, which read channels last."""
+    channels, weights = problem.x.shape[1] // problem.groups, problem.direction == "grad_weights"
+    narrow = 1 < channels <= _FILLED
+    more = 25 + problem.flops / _UNEVEN_RATE if channels & (channels - 1) else 0.0
+    if problem.x.is_contiguous and not (narrow and weights):
+        more += 8 + _transposed(problem)
+    if narrow:
+        return more + (20 + problem.bytes / 2e6 if weights else 3 + problem.bytes / _NARROW_MEMORY)
+    least = max(problem.flops / 3e8, problem.bytes / _MEMORY)
+    if problem.direction == "grad_inputs":
+        return more + 3 + (2.5 if max(problem.stride) > 1 else 1.5) * least
+    return more + (8 if channels < 32 else 4) + least
 
 
 def filtered(problem: ConvProblem) -> bool:

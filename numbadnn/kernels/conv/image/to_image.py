@@ -125,10 +125,14 @@ def plan(problem: ConvProblem, policy: Policy, config: ToImageConfig | None = No
 
 
 def rank(problem: ConvProblem) -> float:
-    """Microseconds, as measured on an H200: copies into shared memory, which neighbouring channels make slower, and sums."""
+    """Microseconds, as measured on an H200: copies into shared memory, which neighbouring channels make slower, and sums.
+
+    A block of a gradient waits for one filter's copy after another.
+    """
     if problem.unshared:
         return math.inf
-    return 5 + problem.bytes / (1.4e6 if Sum(problem).last else 3.3e6) + problem.flops / 3.8e7
+    waits = 0.3 * problem.y.shape[1] if problem.direction == "grad_inputs" else 0.0
+    return 5 + problem.bytes / (1.4e6 if Sum(problem).last else 3.3e6) + problem.flops / 3.8e7 + waits
 
 
 def kernels() -> Iterator[Kernel]:

@@ -191,6 +191,10 @@ def operand(text: str, result: bool = False) -> Spec:
     return spec if result else replace(spec, strides=normalised_strides(spec.shape, spec.strides))
 
 
+#: under these levels a choice may depend neither on the size of the batch nor on the machine: nothing measured decides
+FIXED_LEVELS = ("batch_invariant", "gpu_to_gpu")
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The options that may change which implementation is admitted, or what it may do; part of every key.

@@ -14,7 +14,7 @@ from numbadnn.call import select
 from numbadnn.config import BACKENDS, Options
 from numbadnn.errors import Refusal
 from numbadnn.kept import ranks
-from numbadnn.problem import Policy
+from numbadnn.problem import FIXED_LEVELS, Policy
 from numbadnn.registry import Impl, implementations
 
 
@@ -84,7 +84,7 @@ class Candidates:
         """
         group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}
         found = self.present(backends)
-        if self.policy.determinism not in select.FIXED_LEVELS:
+        if self.policy.determinism not in FIXED_LEVELS:
             yield from self._fastest_first(found, group)
             return
         nominal = select.nominal(self.problem, self.policy)

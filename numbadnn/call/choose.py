@@ -15,6 +15,7 @@ from numbadnn.call.select import Choice
 from numbadnn.errors import DeterminismError, NotSupportedError, Refusal, warn
 from numbadnn.host import log
 from numbadnn.kept import ranks
+from numbadnn.problem import FIXED_LEVELS
 
 #: the backend that is asked last where several may compute a problem
 LAST = "cpu"
@@ -58,7 +59,7 @@ def _chosen(candidates: Candidates, from_files: bool) -> Choice:
         chosen = layer
     elif from_files and (config := ranks.configuration(chosen.impl, candidates.problem, policy)) is not None:
         chosen = dataclasses.replace(chosen, config=config, remembered=True)
-    if candidates.options.tune in remembered.NOW and policy.determinism not in select.FIXED_LEVELS:
+    if candidates.options.tune in remembered.NOW and policy.determinism not in FIXED_LEVELS:
         return remembered.measured(candidates, chosen)
     return chosen
 

@@ -16,7 +16,7 @@ from numbadnn.config import Options
 from numbadnn.errors import NotSupportedError, NumbaDNNError, Refusal, is_lack_of_memory, warn
 from numbadnn.kept import choices, machine, plan_file, ranks
 from numbadnn.measuring import tune
-from numbadnn.problem import Policy
+from numbadnn.problem import FIXED_LEVELS, Policy
 from numbadnn.registry import Executable, Impl, plan
 
 #: values of the option ``tune`` that measure a problem when it is met
@@ -97,7 +97,7 @@ def _as_recorded(entry: dict[str, Any], candidates: Candidates) -> tuple[tuple[I
 def tuned(candidates: Candidates) -> select.Choice | None:
     """The fastest admitted of what was measured, where all that could be chosen here was measured."""
     policy, options = candidates.policy, candidates.options
-    if options.tune == "heuristic" or policy.determinism in select.FIXED_LEVELS:
+    if options.tune == "heuristic" or policy.determinism in FIXED_LEVELS:
         return None
     record = choices.lookup(candidates.problem, policy, options)
     if record is None or (record.get("likely") and options.tune == "measure"):

@@ -176,10 +176,6 @@ def algorithm_wins(policy: Policy, options: Options) -> bool:
     return policy.algo not in CHOOSING_ALGOS and not asked
 
 
-#: under these levels a choice may depend neither on the size of the batch nor on the machine: nothing measured decides
-FIXED_LEVELS = ("batch_invariant", "gpu_to_gpu")
-
-
 def nominal(problem: Any, policy: Policy) -> Any:
     """The layer by whose estimates a convolution on a GPU is chosen under batch_invariant; None where the order is fixed.
 

@@ -170,3 +170,24 @@ def test_one_infinite_gradient_whatever_the_strides(dtype, algo):
         got = numbadnn.softmax_grad(other, sm, algo, "instance")
         np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_an_image_alone_has_the_bits_that_it_has_among_others(dtype):
+    """Whether rows or columns are added follows from one image; where it does not, the plan says so."""
+    random, levels = np.random.default_rng(0), set()
+    for _ in range(60):
+        shape = (9, *random.integers(1, 10, random.integers(1, 4)))
+        layout = str(random.choice(["", "channels last", "transposed", "every second"]))
+        x = laid_out(random.standard_normal(shape).astype(dtype), layout)
+        how = {"algo": str(random.choice(["accurate", "log"])), "mode": str(random.choice(["channel", "instance"]))}
+        with numbadnn.using(determinism="batch_invariant"):
+            y, alone = numbadnn.softmax(x, **how), numbadnn.softmax(x[4:5], **how)
+            np.testing.assert_array_equal(y[4:5], alone)
+            dx, alone = numbadnn.softmax_grad(x, y, **how), numbadnn.softmax_grad(x[4:5], y[4:5], **how)
+            np.testing.assert_array_equal(dx[4:5], alone)
+        free = numbadnn.softmax(x, **how)
+        levels.add(numbadnn.last_call().determinism)
+        if numbadnn.last_call().determinism == "gpu_to_gpu":
+            np.testing.assert_array_equal(free, y)
+    assert levels == {"run_to_run", "gpu_to_gpu"}

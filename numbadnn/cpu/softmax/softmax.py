@@ -25,7 +25,7 @@ from numbadnn.cpu.lang.parallel import (
     scratch,
     thread_count,
 )
-from numbadnn.problem import Policy
+from numbadnn.problem import FIXED_LEVELS, Policy
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import COMPENSATED, Executable, Impl, register
 
@@ -33,6 +33,8 @@ from numbadnn.registry import COMPENSATED, Executable, Impl, register
 CHUNK, ROW = 2048, 32768
 #: neighbouring columns that are summed together, and elements of them that are kept in scratch
 STRIP, LEAST_STRIP, TABLE = 1024, 64, 131072
+#: an axis of one element
+UNIT: Axis = (1, (1, 1, 1))
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,11 @@ class Walk:
     steps: tuple[int, ...]
 
 
-def walk(problem: SoftmaxProblem) -> Walk:
-    """The walk of a problem; of softmax itself x stands for both inputs."""
+def walk(problem: SoftmaxProblem, images: bool) -> Walk:
+    """The walk of a problem; of softmax itself x stands for both inputs.
+
+    Rows and columns add in other orders. ``images``: which it is follows from one image, whatever the batch.
+    """
     a, b = problem.inputs if problem.op == "softmax_grad" else problem.inputs * 2
     axes: list[Axis] = [
         (n, tuple(steps)) for n, *steps in zip(a.shape, a.strides, b.strides, problem.output.strides, strict=True)
@@ -59,11 +64,15 @@ def walk(problem: SoftmaxProblem) -> Walk:
     summed = [1] if problem.mode == "channel" else list(range(1, len(axes)))
     # the order within either kind is free: nearest neighbours last
     red = merged(sorted((axes[i] for i in summed), key=reach, reverse=True))
-    kept = merged(sorted((axes[i] for i in range(len(axes)) if i not in summed), key=reach, reverse=True))
-    unit = (1, (1, 1, 1))
-    inner, row = kept[-1] if kept else unit, red[-1] if red else unit
-    if inner[0] >= 8 and (reach(inner) < reach(row) or row[0] < 8):
-        length, outer = math.prod(n for n, _ in red), kept[:-1]
+    others = sorted((i for i in range(len(axes)) if i not in summed), key=lambda i: reach(axes[i]), reverse=True)
+    kept = merged([axes[i] for i in others])
+    nearest = merged([axes[i] for i in others if i or not images])[-1:] or [UNIT]
+    row = red[-1] if red else UNIT
+    if row[0] < 8 or (nearest[0][0] >= 8 and reach(nearest[0]) < reach(row)):
+        # the axis whose neighbours advance together: the nearest, or a long one
+        at = len(kept) - 1 if not kept or kept[-1][0] >= 8 else max(range(len(kept)), key=lambda i: kept[i][0])
+        inner, outer = kept[at] if kept else UNIT, [axis for i, axis in enumerate(kept) if i != at]
+        length = math.prod(n for n, _ in red)
         return Walk(math.prod(n for n, _ in outer), lists(outer), lists(red), inner[0], length, inner[1])
     return Walk(math.prod(n for n, _ in kept), lists(kept), lists(red[:-1]), 0, row[0], row[1])
 
@@ -74,7 +83,7 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
     _softmax_gradient = later.module("numbadnn.cpu.softmax.gradient")
     _softmax = later.module("numbadnn.cpu.softmax.loops")
 
-    way, dtype = walk(problem), problem.output.dtype
+    way, alone, dtype = walk(problem, policy.determinism in FIXED_LEVELS), walk(problem, True), problem.output.dtype
     item = problem.output.itemsize
     past = past_caches((len(problem.inputs) + 1) * problem.output.size * item, (way.across or way.length) * item)
     kind = (problem.algo == "log") + 2 * (problem.op == "softmax_grad")
@@ -108,7 +117,8 @@ def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executa
 
     facts = {"kernel": "columns" if way.across else "rows"}
     most = most_scratch(work, lambda threads: threads * nbytes)
-    return Executable(run, determinism="gpu_to_gpu", facts=facts, summation=COMPENSATED, scratch_bytes=most)
+    level = "gpu_to_gpu" if bool(way.across) == bool(alone.across) else "run_to_run"
+    return Executable(run, determinism=level, facts=facts, summation=COMPENSATED, scratch_bytes=most)
 
 
 def supports(problem: SoftmaxProblem, policy: Policy) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from numbadnn.kernels.copies.copy import plan_copy
 from numbadnn.kernels.copies.pack import padded
-from numbadnn.problem import Policy, Spec, is_dense
+from numbadnn.problem import FIXED_LEVELS, Policy, Spec, is_dense
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import Executable, Impl, implementations
 
@@ -36,10 +36,16 @@ def _inner(problem: SoftmaxProblem, policy: Policy) -> tuple[SoftmaxProblem, Imp
     return inner, min(able, key=lambda i: i.rank(inner), default=None)
 
 
+def _is_image_dense(spec: Spec) -> bool:
+    return is_dense(Spec(spec.dtype, spec.shape[1:], spec.strides[1:]))
+
+
 def supports(problem: SoftmaxProblem, policy: Policy) -> str:
     copied = _copied(problem)
     if not copied or not is_dense(problem.output):
         return "needs an input that lies otherwise than a dense result"
+    if policy.determinism in FIXED_LEVELS and not all(map(_is_image_dense, (*problem.inputs, problem.output))):
+        return f"needs dense images under determinism={policy.determinism}, so that the batch decides nothing"
     _, impl = _inner(problem, policy)
     if impl is None:
         return "none of the faster kernels takes what lies as the result does"

@@ -26,7 +26,7 @@ from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
 from numbadnn.kernels.softmax import strided as softmax_strided
 from numbadnn.kernels.softmax import tiles as softmax_tiles
-from numbadnn.problem import ITEMSIZE, Policy, Spec
+from numbadnn.problem import FIXED_LEVELS, ITEMSIZE, Policy, Spec
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import BLOCKED, Executable, Impl, Summation, register
 
@@ -48,12 +48,13 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
     def supports(problem: SoftmaxProblem, policy: Policy) -> str:
         problem = anywhere(problem, policy)
         acc = "float64" if problem.y.dtype == "float64" else "float32"
-        reason = precision_reason(problem.y.dtype, acc, policy) or module.reason(problem) or device_reason(policy)
+        reason = precision_reason(problem.y.dtype, acc, policy) or module.reason(apart(problem, policy))
+        reason = reason or module.reason(problem) or device_reason(policy)
         return reason or module.reason(problem, *_capacity(module, policy.device, BOUNDED))
 
     def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
         problem = anywhere(problem, policy)
-        config = config or module.heuristic(problem, *_capacity(module, policy.device))
+        config = config or heuristic(module, problem, policy)
         kernel, grid, threads, scalars, shared_bytes = module.prepare(problem, config)
         launch = kernel.prepare(policy.device, grid, (threads, 1, 1), scalars, shared_bytes)
         level = "gpu_to_gpu" if getattr(config, "vec", 1) == 1 else "run_to_run"
@@ -76,12 +77,38 @@ def _register(op: str, stem: str, module: ModuleType) -> None:
     register(Impl(op, "numba", name, supports, plan, rank, "ieee", "gpu_to_gpu", complete=complete, space=space))
 
 
+def heuristic(module: ModuleType, problem: SoftmaxProblem, policy: Policy) -> Any:
+    """The configuration of a kernel; what bits depend on follows from one image where they may not depend on the batch."""
+    config = module.heuristic(problem, *_capacity(module, policy.device))
+    if module is not softmax_strided:
+        return config
+    typical = softmax_strided.heuristic(apart(problem, policy))
+    return replace(config, lanes=typical.lanes, parts=typical.parts)
+
+
 def anywhere(problem: SoftmaxProblem, policy: Policy) -> SoftmaxProblem:
     """The problem as it is; where bits may not depend on the place of a row, as if no operand were aligned to a vector."""
-    if policy.determinism not in ("batch_invariant", "gpu_to_gpu"):
+    if policy.determinism not in FIXED_LEVELS:
         return problem
+    return replace(problem, **{name: replace(spec, aligned=False) for name, spec in _specs(problem).items()})
+
+
+def apart(problem: SoftmaxProblem, policy: Policy) -> SoftmaxProblem:
+    """The problem as it is; where bits of an image may not depend on the batch, that of two images far from each other.
+
+    How its axes fold then follows from one image.
+    """
+    if policy.determinism not in FIXED_LEVELS:
+        return problem
+    images = {name: replace(spec, shape=(2, *spec.shape[1:])) for name, spec in _specs(problem).items()}
+    far = 2 + 2 * max(abs(s) * n for spec in images.values() for s, n in zip(spec.strides, spec.shape, strict=True))
+    return replace(problem, **{n: replace(spec, strides=(far, *spec.strides[1:])) for n, spec in images.items()})
+
+
+def _specs(problem: SoftmaxProblem) -> dict[str, Any]:
+    """The operands by name."""
     specs = {name: getattr(problem, name) for name in ("y", "x", "dy", "dx")}
-    return replace(problem, **{name: replace(spec, aligned=False) for name, spec in specs.items() if spec is not None})
+    return {name: spec for name, spec in specs.items() if spec is not None}
 
 
 def _capacity(module: ModuleType, device: int, modules: tuple[ModuleType, ...] = SIZED) -> tuple[int, ...]:

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+import numbadnn
+from numbadnn import dispatch
 from numbadnn.kernels.build.machine import DEFAULT_CAPACITY, LARGEST_CAPACITY
+from numbadnn.kernels.softmax import alike, softmax
 from numbadnn.kernels.softmax import channels as softmax_channels
 from numbadnn.kernels.softmax import long as softmax_long
 from numbadnn.kernels.softmax import rows as softmax_rows
-from numbadnn.kernels.softmax import softmax
 from numbadnn.kernels.softmax import tiles as softmax_tiles
 from numbadnn.kernels.softmax.layout import shared_limit
 from numbadnn.kernels.softmax.softmax import STEMS
@@ -168,3 +170,39 @@ def test_where_a_row_begins_decides_no_bits_where_none_may_depend_on_it(level: s
         assert configs and all(vec == {1} for vec in configs.values())
     free = SoftmaxProblem("softmax", Spec.of("float64", (5, 7)), x=Spec.of("float64", (5, 7)))
     assert softmax.anywhere(free, Policy(0)) is free and softmax_rows.heuristic(free).vec == 2
+
+
+def by_whom(problem: SoftmaxProblem, policy: Policy) -> tuple[str, ...]:
+    """The kernel that the order of registration comes to, and what of its configuration bits depend on."""
+    able = [i for i in implementations(problem.op, ("numba",)) if not i.supports(problem, policy)]
+    impl = min(able, key=lambda i: i.complete)
+    if impl.name.endswith("alike"):
+        problem, impl = alike._inner(problem, policy)
+    module = STEMS[impl.name.split("_")[1]]
+    config = softmax.heuristic(module, softmax.anywhere(problem, policy), policy)
+    return impl.name, *(str(getattr(config, name, "")) for name in ("vec", "lanes", "parts", "threads"))
+
+
+def test_an_image_alone_has_the_kernel_that_it_has_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images lie in any order of their axes, or are cut out of larger ones."""
+    monkeypatch.setattr(softmax, "device_reason", lambda policy: "")
+    monkeypatch.setattr(softmax, "shared_capacity", lambda device: LARGEST_CAPACITY)
+    random, policy, found = np.random.default_rng(0), Policy(0, "batch_invariant"), set()
+    for _ in range(300):
+        rank = int(random.integers(2, 5))
+        order, cut = random.permutation(rank), random.integers(0, 2, rank) * (random.random() < 0.5)
+        shape = (8, *random.choice([1, 3, 9, 70], rank - 1).tolist())
+        x, dy = (
+            np.zeros([shape[a] + cut[a] for a in axes], np.float32).transpose(np.argsort(axes))
+            for axes in (order, range(rank))
+        )
+        x, dy = (a[tuple(slice(0, n) for n in shape)] for a in (x, dy))
+        mode = str(random.choice(["channel", "instance"]))
+        for function, arrays in ((numbadnn.softmax, (x,)), (numbadnn.softmax_grad, (dy, x))):
+            whole, alone = (
+                by_whom(dispatch.intercept("problem", function, tuple(a[:n] for a in arrays), {"mode": mode}), policy)
+                for n in (8, 1)
+            )
+            assert whole == alone, (shape, x.strides, mode)
+            found.add(whole[0])
+    assert found >= {"numba.softmax_rows", "numba.softmax_channels", "numba.softmax_strided"}

@@ -21,7 +21,7 @@ from numbadnn.kernels.build.plans import around
 from numbadnn.kernels.build.support import LIMIT32, accumulator_of
 from numbadnn.kernels.conv.unshared.inputs.boxes_config import LANES, MULTIPROCESSORS, BoxesConfig, vector_width
 from numbadnn.kernels.conv.unshared.parts.tile import facts_of, receptive_field, tiles_of, vector
-from numbadnn.problem import ITEMSIZE, Policy
+from numbadnn.problem import FIXED_LEVELS, ITEMSIZE, Policy
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
@@ -131,7 +131,7 @@ def typical(problem: ConvProblem, policy: Policy) -> ConvProblem:
 
     In which order terms are added depends on the tile, and which tile is fastest on how many images there are.
     """
-    if policy.determinism not in ("batch_invariant", "gpu_to_gpu"):
+    if policy.determinism not in FIXED_LEVELS:
         return problem
     x, y = (replace(spec, shape=(FIXED_IMAGES, *spec.shape[1:])) for spec in (problem.x, problem.y))
     return replace(problem, x=x, y=y)

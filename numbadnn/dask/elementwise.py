@@ -31,8 +31,14 @@ def _sent(lane: devices.Lane, slot: int, block: Any) -> Any:
     return copied
 
 
+def _of_ones(array: da.Array) -> da.Array:
+    """An axis of one element in one chunk: beside empty ones blockwise would repeat it for each of them."""
+    return array.rechunk({axis: -1 for axis, n in enumerate(array.shape) if n == 1})
+
+
 def chunkwise(call: Call, arrays: list[da.Array]) -> da.Array:
     """``each`` chunk of the first array with those of the others that stand beside it."""
+    arrays = [_of_ones(array) for array in arrays]
     indices = [tuple(range(a.ndim)) for a in arrays]
     paired = [item for pair in zip(arrays, indices, strict=True) for item in pair]
     return da.blockwise(

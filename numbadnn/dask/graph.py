@@ -29,6 +29,11 @@ class Filters(NamedTuple):
     shape: tuple[int, ...]
     dtype: Any
 
+    @property
+    def value(self) -> Any:
+        """The filters themselves, as an array of Dask or of another library."""
+        return self.layer[self.key] if self.array is None else self.array
+
 
 def filters_of(name: str, value: Any) -> Filters:
     """Filters as one object of the graph: any array, or a Dask array as one chunk; TypeError, ValueError as ``operand``.

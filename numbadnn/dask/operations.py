@@ -120,7 +120,8 @@ def windowed(
         named: dict[str, Any] = dict(zip(arrays, operands, strict=True))
         problem = problem_of(function, arguments, {**named, **({"filters": filters} if filters else {})})
         if operands[0].ndim == 3 and name != "causal_conv1d":
-            return of_lines(problem, operands, arguments, gpus)
+            given = arguments if filters is None else {**arguments, "filters": filters.value}
+            return of_lines(problem, operands, given, gpus)
         unshared = bool(arguments.get("unshared"))
         if unshared and name == "causal_conv1d":
             raise ValueError("unshared: expected False, pieces of causal_conv1d have shared filters")

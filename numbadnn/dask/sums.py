@@ -43,11 +43,13 @@ def tree(layer: dict[Any, Any], name: str, keys: list[Any], add: Callable[[Any, 
 
 
 def _sum(a: Any, b: Any) -> Any:
-    return a + b
+    with np.errstate(all="ignore"):  # as the undivided call, which says nothing of infinities
+        return a + b
 
 
 def _as(dtype: Any, array: Any) -> Any:
-    return array.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        return array.astype(dtype, copy=False)
 
 
 def _grad_wrt_weights(name: str, arguments: dict[str, Any], gpus: Any) -> da.Array:
@@ -124,7 +126,7 @@ def moments(chunk: Any, call: Call) -> tuple[int, Any, Any]:
         _, mean, invstd = numbadnn.batch_normalization_train(
             chunk, one, none, call.keywords["mode"], 0.0, backend=call.keywords["backend"]
         )
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):
         return count, mean, count / invstd**2
 
 
@@ -133,8 +135,9 @@ def merge(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, A
     (n, mean, squares), (m, other, others) = a, b
     if not n or not m:
         return a if n else b
-    apart = other - mean
-    return n + m, mean + apart * (m / (n + m)), squares + others + apart * apart * (n * m / (n + m))
+    with np.errstate(all="ignore"):
+        apart = other - mean
+        return n + m, mean + apart * (m / (n + m)), squares + others + apart * apart * (n * m / (n + m))
 
 
 def _statistic(which: str, dtype: Any, call: Call, found: tuple[int, Any, Any], *old: Any) -> Any:
@@ -143,7 +146,7 @@ def _statistic(which: str, dtype: Any, call: Call, found: tuple[int, Any, Any], 
     if not count:
         return np.full_like(mean, np.nan, dtype)
     factor, var = call.keywords["running_average_factor"], squares / count
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):
         value = {
             "mean": lambda: mean,
             "var": lambda: var,
@@ -151,7 +154,7 @@ def _statistic(which: str, dtype: Any, call: Call, found: tuple[int, Any, Any], 
             "running_mean": lambda: old[0] * (1 - factor) + mean * factor,
             "running_var": lambda: old[0] * (1 - factor) + squares / (count - 1) * factor,
         }[which]()
-    return value.astype(dtype)
+        return value.astype(dtype)
 
 
 @like(

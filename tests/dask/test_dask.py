@@ -185,6 +185,28 @@ def test_batches_of_nothing() -> None:
     )
 
 
+def test_empty_chunks_beside_one_element_are_not_repeats_of_it() -> None:
+    x, one = normal(1, 3, 1, 4), np.ones((1, 3, 1, 1), np.float32)
+    chunks = ((0, 1, 0), (3,), (1, 0), (2, 0, 2))
+    cut = da.from_array(x, chunks=chunks)
+    assert np.array_equal(nd.softmax(cut).compute(), numbadnn.softmax(x))
+    assert np.array_equal(nd.softmax_grad(cut, x).compute(), numbadnn.softmax_grad(x, x))
+    found = nd.batch_normalization_train(cut, one, 0 * one, "spatial")[0].compute()
+    np.testing.assert_allclose(found, numbadnn.batch_normalization_train(x, one, 0 * one, "spatial")[0], rtol=1e-5)
+
+
+def test_infinities_of_several_chunks_are_added_in_silence() -> None:
+    x = np.ones((2, 1, 4, 4), np.float16)
+    dy, opposite = x.copy(), x.copy()
+    dy[0, 0, 0, 0], dy[1, 0, 0, 0], opposite[0] = np.inf, -np.inf, 60000
+    for top in (dy, opposite):
+        found = nd.conv2d_grad_wrt_weights(da.from_array(x, chunks=1), da.from_array(top, chunks=2), (1, 1, 1, 1))
+        np.testing.assert_array_equal(found.compute(), numbadnn.conv2d_grad_wrt_weights(x, top, (1, 1, 1, 1)))
+    one = np.ones((1, 1, 1, 1), np.float32)
+    mean = nd.batch_normalization_train(da.from_array(dy, chunks=(1, 1, 4, 4)), one, one, "spatial")[1]
+    assert np.isnan(mean.compute()).all()
+
+
 @pytest.mark.parametrize(("mode", "chunks"), [("channel", (2, 3, 4, 2)), ("instance", (1, 3, 6, 5))])
 def test_softmax(mode: str, chunks: tuple[int, ...]) -> None:
     x, dy = normal(4, 3, 6, 5), normal(4, 3, 6, 5)

@@ -115,5 +115,12 @@ def test_zarr_itself_is_taken(tmp_path: Path) -> None:
     assert np.array_equal(y.compute(), numbadnn.pool(z[...], (3, 3), (2, 2)))
 
 
+def test_filters_of_lines_may_be_stored(tmp_path: Path) -> None:
+    z = volume(tmp_path / "w", (4, 2, 3), (2, 1, 3))
+    z[...] = np.random.default_rng(0).standard_normal(z.shape)
+    x = np.ones((1, 2, 9), np.float32)
+    assert np.array_equal(nd.conv1d(x, z).compute(), numbadnn.conv1d(x, z[...]))
+
+
 if __name__ == "__main__":
     main(Path(sys.argv[1]))

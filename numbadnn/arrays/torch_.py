@@ -227,8 +227,13 @@ _increment_version: Callable[[tuple[torch.Tensor, ...]], None] = getattr(torch._
 
 
 def _scratch(nbytes: int, device: int, stream: int) -> tuple[torch.Tensor, int]:
-    buffer = torch.empty(nbytes, dtype=torch.uint8, device=torch.device("cuda", device))
+    buffer = _spaces(nbytes, device)()
     return buffer, buffer.data_ptr()
+
+
+@functools.lru_cache(256)
+def _spaces(nbytes: int, device: int) -> Callable[[], torch.Tensor]:
+    return _allocator(Spec.of("float32", (-(-nbytes // 4),)), device)
 
 
 LIBRARY = Library(

@@ -78,6 +78,7 @@ class Plan:
         "quick",
         "replan",
         "reversed",
+        "shared",
         "signatures",
         "words",
         "workspace_bytes",
@@ -113,6 +114,8 @@ class Plan:
         self.made_for = tuple((v.library, v.device, v.spec()) for v in views)
         #: the outputs as the caller has them
         self.outputs: tuple[Spec, ...] = seen.made if seen else problem.outputs
+        #: the inputs that are written to in place, as the outputs behind these
+        self.shared = seen.shared if seen else ()
         #: None where no new array has the strides of the ``out`` that it was made with
         self._allocate: tuple[Callable[[], Any], ...] | None = None
         if all(map(is_dense, self.outputs)):
@@ -160,6 +163,8 @@ class Plan:
             assert self._allocate is not None  # asked by whoever calls without ``out``
             results = tuple([make() for make in self._allocate])
             targets = tuple([library.address(r) for r in results])
+            if self.shared:
+                targets += tuple([addresses[i] for i in self.shared])
         else:
             results = out if type(out) is tuple else (out,)
             self._checks(addresses, targets)

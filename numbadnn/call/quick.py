@@ -17,7 +17,7 @@ def quick(plan: Any, last: list[Any]) -> Callable[..., Any] | None:
     if device < 0 or watched or library.finish or direct is None or plan._allocate is None:
         return None
     makes, address_of, stream = plan._allocate, library.address_on_gpu or library.address, library.current_stream
-    make, nbytes, scratch = makes[0], executable.workspace_bytes, library.scratch
+    make, nbytes, scratch, shared = makes[0], executable.workspace_bytes, library.scratch, plan.shared
 
     def one(a: int) -> Any:
         result = make()
@@ -73,6 +73,8 @@ def quick(plan: Any, last: list[Any]) -> Callable[..., Any] | None:
             del results
             return plan.smaller(error)._again(arguments)
         addresses = [address_of(r) for r in results]
+        for number in shared:
+            addresses.append(arguments[number])
         if nbytes:
             addresses.append(workspace)
         direct(raw, *arguments, *addresses)

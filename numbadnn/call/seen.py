@@ -18,11 +18,15 @@ Axes = tuple[tuple[int, ...], ...]
 
 
 class Seen(NamedTuple):
-    """The axes in which a problem sees each input and output, and the outputs as the caller has them."""
+    """The axes in which a problem sees each input and output, and the outputs as the caller has them.
+
+    shared: the inputs that the outputs behind ``made`` are written to, in place.
+    """
 
     inputs: tuple[Axes, ...]
     outputs: tuple[Axes, ...]
     made: tuple[Spec, ...]
+    shared: tuple[int, ...] = ()
 
 
 def seen_spec(spec: Spec, axes: Axes) -> Spec:

@@ -121,8 +121,9 @@ def _averaging(problem: NormProblem, device: int, issue: Callable[..., None]) ->
     copies = [plan_copy(problem.inputs[i], problem.outputs[i], (0,) * rank, device) for i in (3, 4)]
 
     def direct(stream: int, x: int, gamma: int, beta: int, old_mean: int, old_var: int, *outputs: int) -> None:
-        copies[0](old_mean, outputs[3], stream)
-        copies[1](old_var, outputs[4], stream)
+        if (old_mean, old_var) != outputs[3:]:
+            copies[0](old_mean, outputs[3], stream)
+            copies[1](old_var, outputs[4], stream)
         issue(stream, x, gamma, beta, *outputs)
 
     return direct

@@ -94,7 +94,10 @@ def _build_test_grad(views: list[View], out_views: list[View], params: tuple[Any
 
 
 def of_vectors(build: Callable[..., Request]) -> Callable[..., Request]:
-    """The same operation in spatial mode with parameters and statistics of one axis, (C,), as PyTorch has them."""
+    """The same operation in spatial mode with parameters and statistics of one axis, (C,), as PyTorch has them.
+
+    Training writes the new running averages to the old ones.
+    """
 
     def build_of_vectors(views: list[View], out_views: list[View], params: tuple[Any, ...]) -> Request:
         rank = len(views[0].shape)
@@ -103,8 +106,9 @@ def of_vectors(build: Callable[..., Request]) -> Callable[..., Request]:
         inputs = tuple(line if len(view.shape) == 1 else whole for view in views)
         request = build(seen_views(views, inputs), out_views, ("spatial", *params))
         first, *rest = request.problem.outputs
-        made = (first, *(Spec.of(spec.dtype, spec.shape[1:2]) for spec in rest))
-        return request._replace(seen=Seen(inputs, (whole, *(line,) * len(rest)), made))
+        shared = tuple(range(3, len(views))) if build is _build_train else ()
+        made = (first, *(Spec.of(spec.dtype, spec.shape[1:2]) for spec in rest[: len(rest) - len(shared)]))
+        return request._replace(seen=Seen(inputs, (whole, *(line,) * len(rest)), made, shared))
 
     return dispatch.operation(*dispatch.ARGUMENTS[build])(build_of_vectors)
 

@@ -150,25 +150,18 @@ class Conv(Function):
     """The result of a convolution."""
 
     @staticmethod
-    def forward(
-        x: Any, w: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
-    ) -> Any:
-        return CONV(x, w, bias, padding, stride, dilation, groups, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, bias, *how = inputs
-        ctx.places = bias is not None and bias.ndim > 1
-        keep(ctx, x, w, how)
+    def forward(ctx: Any, x: Any, w: Any, bias: Any, how: Any) -> Any:
+        keep(ctx, x, w, bias, how)
+        return CONV((x, w, bias), how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, w = saved(ctx)
-        needed = ctx.needs_input_grad
-        gx = input_of(g, w, None, ctx.first, *ctx.how) if needed[0] else None
-        gw = weight_of(x, g, ctx.second, *ctx.how) if needed[1] else None
-        gb = _summed(g, ctx.places) if needed[2] else None
-        return gx, gw, gb, None, None, None, None, None, None
+        (x, w), needed = saved(ctx), ctx.needs_input_grad
+        first, second, places, how = ctx.how
+        gx = input_of(g, w, None, first, how) if needed[0] else None
+        gw = weight_of(x, g, second, how) if needed[1] else None
+        gb = _summed(g, places) if needed[2] else None
+        return gx, gw, gb, None
 
 
 @CONV_GRAD_INPUT.differentiated
@@ -176,25 +169,18 @@ class ConvGradInput(Function):
     """The image's gradient, or a transposed convolution."""
 
     @staticmethod
-    def forward(
-        g: Any, w: Any, bias: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
-    ) -> Any:  # fmt: skip
-        return CONV_GRAD_INPUT(g, w, bias, size, padding, stride, dilation, groups, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        g, w, bias, _, *how = inputs
-        ctx.places = bias is not None and bias.ndim > 1
-        keep(ctx, g, w, how)
+    def forward(ctx: Any, g: Any, w: Any, bias: Any, how: Any) -> Any:
+        keep(ctx, g, w, bias, how[1:])
+        return CONV_GRAD_INPUT((g, w, bias), how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        g, w = saved(ctx)
-        needed = ctx.needs_input_grad
-        gg = result_of(h, w, None, *ctx.how) if needed[0] else None
-        gw = weight_of(h, g, ctx.second, *ctx.how) if needed[1] else None
-        gb = _summed(h, ctx.places) if needed[2] else None
-        return gg, gw, gb, None, None, None, None, None, None, None
+        (g, w), needed = saved(ctx), ctx.needs_input_grad
+        _, second, places, how = ctx.how
+        gg = result_of(h, w, None, how) if needed[0] else None
+        gw = weight_of(h, g, second, how) if needed[1] else None
+        gb = _summed(h, places) if needed[2] else None
+        return gg, gw, gb, None
 
 
 @CONV_GRAD_WEIGHT.differentiated
@@ -202,28 +188,24 @@ class ConvGradWeight(Function):
     """The filters' gradient."""
 
     @staticmethod
-    def forward(
-        x: Any, g: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: Any, backend: Any, options: Any
-    ) -> Any:
-        return CONV_GRAD_WEIGHT(x, g, size, padding, stride, dilation, groups, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, g, _, *how = inputs
-        keep(ctx, x, g, how)
+    def forward(ctx: Any, x: Any, g: Any, how: Any) -> Any:
+        keep(ctx, x, g, None, how[1:])
+        return CONV_GRAD_WEIGHT((x, g), how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        x, g = saved(ctx)
-        gx = input_of(g, h, None, ctx.first, *ctx.how) if ctx.needs_input_grad[0] else None
-        gg = result_of(x, h, None, *ctx.how) if ctx.needs_input_grad[1] else None
-        return gx, gg, None, None, None, None, None, None, None
+        (x, g), needed = saved(ctx), ctx.needs_input_grad
+        first, _, _, how = ctx.how
+        gx = input_of(g, h, None, first, how) if needed[0] else None
+        gg = result_of(x, h, None, how) if needed[1] else None
+        return gx, gg, None
 
 
-def keep(ctx: Any, a: torch.Tensor, b: torch.Tensor, how: Any) -> None:
+def keep(ctx: Any, a: torch.Tensor, b: torch.Tensor, bias: Any, how: Any) -> None:
     """For the gradients of ``a`` and ``b``: each is kept where the other's gradient is wanted."""
-    ctx.save_for_backward(a if ctx.needs_input_grad[1] else None, b if ctx.needs_input_grad[0] else None)
-    ctx.first, ctx.second, ctx.how = a.shape, b.shape, how
+    needed = ctx.needs_input_grad
+    ctx.save_for_backward(a if needed[1] else None, b if needed[0] else None)
+    ctx.how = a.shape, b.shape, bias is not None and bias.ndim > 1, how
 
 
 def _summed(g: Any, places: bool) -> Any:
@@ -231,20 +213,20 @@ def _summed(g: Any, places: bool) -> Any:
     return g.sum(0) if places else g.sum((0, *range(2, g.ndim)))
 
 
-def result_of(x: Any, w: Any, bias: Any, *how: Any) -> Any:
+def result_of(x: Any, w: Any, bias: Any, how: Any) -> Any:
     """y from x and w."""
-    if bias is None or not _fused():
-        y = compute(CONV, x, w, None, *how)
-        return y if bias is None else y + spread(bias, y.ndim)
-    return compute(CONV, x, w, bias, *how)
+    if bias is None or _fused():
+        return compute(CONV, (x, w, bias), how)
+    y = compute(CONV, (x, w, None), how)
+    return y + spread(bias, y.ndim)
 
 
-def input_of(g: Any, w: Any, bias: Any, size: Any, *how: Any) -> Any:
+def input_of(g: Any, w: Any, bias: Any, size: Any, how: Any) -> Any:
     """The image that y's gradient g and w give."""
-    if bias is None or not _fused():
-        x = compute(CONV_GRAD_INPUT, g, w, None, size, *how)
-        return x if bias is None else x + spread(bias, x.ndim)
-    return compute(CONV_GRAD_INPUT, g, w, bias, size, *how)
+    if bias is None or _fused():
+        return compute(CONV_GRAD_INPUT, (g, w, bias), (size, *how))
+    x = compute(CONV_GRAD_INPUT, (g, w, None), (size, *how))
+    return x + spread(bias, x.ndim)
 
 
 def _fused() -> bool:
@@ -252,6 +234,6 @@ def _fused() -> bool:
     return not torch.compiler.is_compiling()
 
 
-def weight_of(x: Any, g: Any, size: Any, *how: Any) -> Any:
+def weight_of(x: Any, g: Any, size: Any, how: Any) -> Any:
     """The filters that x and y's gradient g give."""
-    return compute(CONV_GRAD_WEIGHT, x, g, size, *how)
+    return compute(CONV_GRAD_WEIGHT, (x, g), (size, *how))

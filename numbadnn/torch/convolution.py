@@ -114,7 +114,7 @@ def _conv(
     given = axes, stride, padding, dilation, groups
     how = remembered(_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
-    y = result_of(x, weight, bias, *how, *in_force(backend, level))
+    y = result_of(x, weight, bias, (*how, *in_force(backend, level)))
     return y if input.ndim > axes + 1 else y[0]
 
 
@@ -273,7 +273,7 @@ def _transposed(
     sizes, how, beyond = remembered(_transposed_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
     inside = bias if beyond is None else None
-    y = input_of(x, weight, inside, (x.shape[0], *sizes), *how, *in_force(backend, level))
+    y = input_of(x, weight, inside, (x.shape[0], *sizes), (*how, *in_force(backend, level)))
     if beyond is not None:
         y = F.pad(y, beyond)
         y = y if bias is None else y + spread(bias, y.ndim)

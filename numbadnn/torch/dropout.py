@@ -35,18 +35,15 @@ class Dropout(Function):
     """Linear, and its own adjoint."""
 
     @staticmethod
-    def forward(x: Any, seed: Any, p: Any, backend: Any, options: Any) -> Any:
-        return DROPOUT(x, seed, p, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, seed, *ctx.how = inputs
+    def forward(ctx: Any, x: Any, seed: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(seed)
+        return DROPOUT((x, seed), how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         (seed,) = saved(ctx)
-        return compute(DROPOUT, g, seed, *ctx.how), None, None, None, None
+        return compute(DROPOUT, (g, seed), ctx.how), None, None
 
 
 def dropout(
@@ -80,5 +77,5 @@ def dropout(
         seed = torch.tensor(integer("seed", seed))
     elif seed.numel() != 1 or seed.is_floating_point():
         raise TypeError(f"seed: expected an integer or a tensor of one, got {seed!r}")
-    y = compute(DROPOUT, input, seed, p, *in_force(backend, determinism))
+    y = compute(DROPOUT, (input, seed), (p, *in_force(backend, determinism)))
     return input.copy_(y) if inplace else y

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
+from numbadnn.arrays import torch_
 from numbadnn.dispatch import call_any
 from numbadnn.errors import NotSupportedError
 from numbadnn.ops import norm
@@ -20,9 +21,12 @@ from numbadnn.torch.library import compute, define, in_force, saved
 
 
 def _train(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: float, eps: float, backend: Any) -> Any:
-    arrays = (x, w, b) if mean is None else (x, w, b, mean, var)
-    found = call_any(norm.TRAIN_OF_VECTORS, arrays, (eps, factor), backend, None, None)
-    return found if mean is not None else (*found, w.new_empty(0), w.new_empty(0))
+    if mean is None:
+        return call_any(norm.TRAIN_OF_VECTORS, (x, w, b), (eps, factor), backend, None, None)
+    found = call_any(norm.TRAIN_OF_VECTORS, (x, w, b, mean, var), (eps, factor), backend, None, None)
+    if not mean.is_inference():
+        torch_._increment_version((mean, var))
+    return found
 
 
 def _train_grad(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: float, backend: Any) -> Any:
@@ -37,23 +41,28 @@ def _test_grad(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: float, backend:
     return call_any(norm.TEST_GRAD_OF_VECTORS, (x, g, w, mean, var), (eps,), backend, None, None)
 
 
-def _fake_train(x: Any, w: Any, b: Any, mean: Any, var: Any, *_: Any) -> Any:
-    kept = 0 if mean is None else x.shape[1]
-    sizes = (x.shape[1], x.shape[1], kept, kept)
-    return (empty(x.shape, x), *(w.new_empty(n) for n in sizes))
+def _fake_train(x: Any, w: Any, *_: Any) -> Any:
+    return empty(x.shape, x), w.new_empty(x.shape[1]), w.new_empty(x.shape[1])
 
 
 def _fake_grad(count: int) -> Any:
     return lambda x, g, w, *_: (empty(x.shape, x), *(w.new_empty(x.shape[1]) for _ in range(count)))
 
 
-def _features(images: int, vectors: int) -> Any:
-    """A vmap rule: mapped channels are more channels."""
+def _features(images: int, vectors: int, written: tuple[int, ...] = ()) -> Any:
+    """A vmap rule: mapped channels are more channels. The arguments ``written`` are updated in place."""
 
     def rule(op: Any, size: int, dims: Any, *given: Any) -> Any:
         axes = (1,) * images + (0,) * vectors
         folded = [None if t is None else fold_in(t, d, a, size) for t, d, a in zip(given, dims, axes, strict=False)]
+        if any(given[i] is not None and dims[i] is None for i in written):
+            raise ValueError(
+                "running_mean, running_var: expected averages that vmap maps too, as they are updated in place for each sample"
+            )
         found = op(*folded, *given[len(axes) :])
+        for i in written:
+            if given[i] is not None:
+                given[i].movedim(dims[i], 0).copy_(unfold(folded[i], 0, size))
         if isinstance(found, tuple):
             return tuple(unfold(f, 0 if i else 1, size) for i, f in enumerate(found))
         return unfold(found, 1, size)
@@ -63,11 +72,11 @@ def _features(images: int, vectors: int) -> Any:
 
 TRAIN = define(
     "batch_norm_train",
-    "Tensor input, Tensor weight, Tensor bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps",
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "Tensor input, Tensor weight, Tensor bias, Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, float eps",
+    "(Tensor, Tensor, Tensor)",
     _train,
     _fake_train,
-    _features(1, 4),
+    _features(1, 4, (3, 4)),
 )
 TRAIN_GRAD = define(
     "batch_norm_train_grad",
@@ -125,24 +134,20 @@ def _by_torch_test(eps: float) -> Any:
 @TRAIN.differentiated
 class Train(Function):
     @staticmethod
-    def forward(x: Any, w: Any, b: Any, mean: Any, var: Any, factor: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TRAIN(x, w, b, mean, var, factor, eps, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, _, _, _, _, *ctx.how = inputs
-        _, mean, invstd, new_mean, new_var = output
-        ctx.mark_non_differentiable(mean, invstd, new_mean, new_var)
+    def forward(ctx: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, how: Any) -> Any:
+        y, of_batch, invstd = found = TRAIN((x, w, b, mean, var), how)
+        ctx.mark_non_differentiable(of_batch, invstd)
         ctx.set_materialize_grads(False)  # else zeros are made for each of these
-        ctx.save_for_backward(x, w, mean, invstd)
+        ctx.how = how[1:]
+        ctx.save_for_backward(x, w, of_batch, invstd)
+        return found
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> Any:
         if g is None:
-            return (None,) * 9
+            return (None,) * 6
         x, w, mean, invstd = saved(ctx)
-        gx, gw, gb = compute(TRAIN_GRAD, x, g, w, mean, invstd, *ctx.how)
-        return gx, gw, gb, None, None, None, None, None, None
+        return *compute(TRAIN_GRAD, (x, g, w, mean, invstd), ctx.how), None, None, None
 
 
 @TRAIN_GRAD.differentiated
@@ -150,57 +155,47 @@ class TrainGrad(Function):
     """The statistics are those of x: what they change by is in x's gradient."""
 
     @staticmethod
-    def forward(x: Any, g: Any, w: Any, mean: Any, invstd: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TRAIN_GRAD(x, g, w, mean, invstd, eps, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, g, w, _, _, ctx.eps, _, _ = inputs
+    def forward(ctx: Any, x: Any, g: Any, w: Any, mean: Any, invstd: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(x, g, w)
+        return TRAIN_GRAD((x, g, w, mean, invstd), how)
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
-        x, g, w = saved(ctx)
+        (x, g, w), (eps, *_) = saved(ctx), ctx.how
         given = x, w, torch.zeros_like(w)
-        gx, gw, _, gg = twin.of_gradient(_by_torch_train(ctx.eps), given, g, outer)
-        return gx, gg, gw, None, None, None, None, None
+        gx, gw, _, gg = twin.of_gradient(_by_torch_train(eps), given, g, outer)
+        return gx, gg, gw, None, None, None
 
 
 @TEST.differentiated
 class Test(Function):
     @staticmethod
-    def forward(x: Any, w: Any, b: Any, mean: Any, var: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TEST(x, w, b, mean, var, eps, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, _, mean, var, *ctx.how = inputs
+    def forward(ctx: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(x, w, mean, var)
+        return TEST((x, w, b, mean, var), how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, w, mean, var = saved(ctx)
-        found = compute(TEST_GRAD, x, g, w, mean, var, *ctx.how)
-        return *found, None, None, None
+        return *compute(TEST_GRAD, (x, g, w, mean, var), ctx.how), None
 
 
 @TEST_GRAD.differentiated
 class TestGrad(Function):
     @staticmethod
-    def forward(x: Any, g: Any, w: Any, mean: Any, var: Any, eps: Any, backend: Any, options: Any) -> Any:
-        return TEST_GRAD(x, g, w, mean, var, eps, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, g, w, mean, var, ctx.eps, _, _ = inputs
+    def forward(ctx: Any, x: Any, g: Any, w: Any, mean: Any, var: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(x, g, w, mean, var)
+        return TEST_GRAD((x, g, w, mean, var), how)
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
-        x, g, w, mean, var = saved(ctx)
+        (x, g, w, mean, var), (eps, *_) = saved(ctx), ctx.how
         given = x, w, torch.zeros_like(w), mean, var
-        gx, gw, _, gm, gv, gg = twin.of_gradient(_by_torch_test(ctx.eps), given, g, outer)
-        return gx, gg, gw, gm, gv, None, None, None
+        gx, gw, _, gm, gv, gg = twin.of_gradient(_by_torch_test(eps), given, g, outer)
+        return gx, gg, gw, gm, gv, None
 
 
 # ---- the function ----------------------------------------------------------------------------------------------------
@@ -254,10 +249,8 @@ def _parameter(value: Any, fill: float, input: Any) -> Any:
     return value.to(dtype).contiguous()
 
 
-def _statistic(value: Any, input: Any) -> Any:
-    if value is None:
-        return None
-    return _parameter(value.detach() if value.requires_grad else value, 0.0, input)
+def _untracked(value: torch.Tensor) -> torch.Tensor:
+    return value.detach() if value.requires_grad else value
 
 
 def batch_norm(
@@ -286,19 +279,15 @@ def batch_norm(
     training, momentum, eps = remembered(_check, (training, momentum, eps), input, *vectors)
     how = eps, *in_force(backend, determinism)
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
-    given = [_statistic(running_mean, input), _statistic(running_var, input)]
-    if training and not input.numel():  # they stay what they are, as PyTorch's
-        running_mean, given = None, [None, None]
+    if running_mean is None or running_var is None or (training and not input.numel()):  # then they stay what they are
+        return compute(TRAIN, (input, w, b, None, None), (momentum, *how))[0]
+    running_mean, running_var = _untracked(running_mean), _untracked(running_var)
+    mean, var = _parameter(running_mean, 0.0, input), _parameter(running_var, 0.0, input)
     if not training:
-        return compute(TEST, input, w, b, *given, *how)
-    y, _, _, mean, var = compute(TRAIN, input, w, b, *given, momentum, *how)
-    if running_mean is not None and running_var is not None:
-        _move_on(running_mean, mean)
-        _move_on(running_var, var)
+        return compute(TEST, (input, w, b, mean, var), how)
+    y = compute(TRAIN, (input, w, b, mean, var), (momentum, *how))[0]
+    if mean is not running_mean:
+        running_mean.copy_(mean)
+    if var is not running_var:
+        running_var.copy_(var)
     return y
-
-
-def _move_on(running: torch.Tensor, value: torch.Tensor) -> None:
-    if running.requires_grad:
-        running = running.detach()
-    running.copy_(value)

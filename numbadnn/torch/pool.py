@@ -52,18 +52,16 @@ class Pool(Function):
     """The pooled image."""
 
     @staticmethod
-    def forward(x: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any, options: Any) -> Any:
-        return POOL(x, window, stride, pad, mode, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, *ctx.how = inputs
-        ctx.save_for_backward(x, output if ctx.how[3] == "max" else None)  # of averages the values do not matter
+    def forward(ctx: Any, x: Any, how: Any) -> Any:
+        y = POOL((x,), how)
+        ctx.how = how
+        ctx.save_for_backward(x, y if how[3] == "max" else None)  # of averages the values do not matter
+        return y
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, y = saved(ctx)
-        return _gradient_of(x, g if y is None else y, g, *ctx.how), None, None, None, None, None, None
+        return compute(POOL_GRAD, (x, g if y is None else y, g), ctx.how), None
 
 
 @POOL_GRAD.differentiated
@@ -71,22 +69,16 @@ class PoolGrad(Function):
     """Linear in the gradient; where the maxima are does not change."""
 
     @staticmethod
-    def forward(
-        x: Any, y: Any, g: Any, window: Any, stride: Any, pad: Any, mode: Any, backend: Any, options: Any
-    ) -> Any:
-        return POOL_GRAD(x, y, g, window, stride, pad, mode, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, _, _, *ctx.how = inputs
-        ctx.save_for_backward(x if ctx.how[3] == "max" else None)
+    def forward(ctx: Any, x: Any, y: Any, g: Any, how: Any) -> Any:
+        ctx.how = how
+        ctx.save_for_backward(x if how[3] == "max" else None)
+        return POOL_GRAD((x, y, g), how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        (x,) = saved(ctx)
-        window, stride, pad, mode, *_ = ctx.how
-        found = pooled(h, *ctx.how) if x is None else _at_maxima(h, x, window, stride, pad)
-        return None, None, found, None, None, None, None, None, None
+        (x,), (window, stride, pad, *_) = saved(ctx), ctx.how
+        found = compute(POOL, (h,), ctx.how) if x is None else _at_maxima(h, x, window, stride, pad)
+        return None, None, found, None
 
 
 def _at_maxima(h: Any, x: Any, window: Any, stride: Any, pad: Any) -> Any:
@@ -94,14 +86,6 @@ def _at_maxima(h: Any, x: Any, window: Any, stride: Any, pad: Any) -> Any:
     pools = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
     _, at = pools[len(window) - 1](x.detach(), window, stride, pad, return_indices=True)
     return h.reshape(*h.shape[:2], -1).gather(2, at.reshape(*at.shape[:2], -1)).view(at.shape)
-
-
-def pooled(x: Any, *how: Any) -> Any:
-    return compute(POOL, x, *how)
-
-
-def _gradient_of(x: Any, y: Any, g: Any, *how: Any) -> Any:
-    return compute(POOL_GRAD, x, y, g, *how)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -159,7 +143,7 @@ def _max(
     if any(more):
         x = F.pad(x, _after(pad, more), value=-torch.inf)
         pad = (0,) * axes
-    y = pooled(x, window, stride, pad, "max", *in_force(backend, level))
+    y = compute(POOL, (x,), (window, stride, pad, "max", *in_force(backend, level)))
     return y if input.ndim > axes + 1 else y[0]
 
 
@@ -189,10 +173,10 @@ def _average(
     if any(more) or divisor is not None:
         sizes = x.shape[2:]
         x = F.pad(x, _after(pad, more))
-        y = pooled(x, window, stride, (0,) * axes, "sum", *how)
+        y = compute(POOL, (x,), (window, stride, (0,) * axes, "sum", *how))
         y = y * _one_over(sizes, window, stride, pad, whole, x, y) if divisor is None else y / divisor
     else:
-        y = pooled(x, window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how)
+        y = compute(POOL, (x,), (window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how))
     return y if input.ndim > axes + 1 else y[0]
 
 

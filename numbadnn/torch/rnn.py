@@ -101,47 +101,36 @@ class Rnn(Function):
     """(y, hy, cy), of which the last is empty where the network has no cells."""
 
     @staticmethod
-    def forward(
-        w: Any, x: Any, hx: Any, cx: Any, hidden: Any, layers: Any, mode: Any, both: Any, backend: Any, options: Any
-    ) -> Any:
-        return RNN(w, x, hx, cx, hidden, layers, mode, both, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        w, x, hx, cx, *ctx.how = inputs
+    def forward(ctx: Any, w: Any, x: Any, hx: Any, cx: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(w, x, hx, cx)
+        return RNN((w, x, hx, cx), how)
 
     @staticmethod
     def backward(ctx: Any, dy: Any, dhy: Any, dcy: Any) -> Any:
         w, x, hx, cx = saved(ctx)
         given = w, x, hx, cx, dy, dhy, None if cx is None else dcy
-        *found, dcx = compute(RNN_GRAD, *given, *ctx.how)
-        return *found, None if cx is None else dcx, None, None, None, None, None, None
+        *found, dcx = compute(RNN_GRAD, given, ctx.how)
+        return *found, None if cx is None else dcx, None
 
 
 @RNN_GRAD.differentiated
 class RnnGrad(Function):
     @staticmethod
-    def forward(
-        w: Any, x: Any, hx: Any, cx: Any, dy: Any, dhy: Any, dcy: Any, hidden: Any, layers: Any, mode: Any, both: Any,
-        backend: Any, options: Any,
-    ) -> Any:  # fmt: skip
-        return RNN_GRAD(w, x, hx, cx, dy, dhy, dcy, hidden, layers, mode, both, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.how = inputs[7:11]
-        ctx.save_for_backward(*inputs[:7])
+    def forward(ctx: Any, w: Any, x: Any, hx: Any, cx: Any, dy: Any, dhy: Any, dcy: Any, how: Any) -> Any:
+        given = w, x, hx, cx, dy, dhy, dcy
+        ctx.how = how[:4]
+        ctx.save_for_backward(*given)
+        return RNN_GRAD(given, how)
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
         w, x, hx, cx, dy, dhy, dcy = saved(ctx)
-        rest = (None,) * 6
         if cx is None:
             gw, gx, gh, (gy, ghy) = twin.of_gradient(_by_torch(ctx.how), (w, x, hx), (dy, dhy), outer[:3])
-            return gw, gx, gh, None, gy, ghy, None, *rest
+            return gw, gx, gh, None, gy, ghy, None, None
         gw, gx, gh, gc, (gy, ghy, gcy) = twin.of_gradient(_by_torch(ctx.how), (w, x, hx, cx), (dy, dhy, dcy), outer)
-        return gw, gx, gh, gc, gy, ghy, gcy, *rest
+        return gw, gx, gh, gc, gy, ghy, gcy, None
 
 
 def _step(mode: str, from_x: Any, matrix: Any, bias: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -258,7 +247,7 @@ def _recurrent(
 
 
 def _apply(w: Any, x: Any, hx: Any, cx: Any, *how: Any) -> Any:
-    return compute(RNN, w, x, hx, cx, *how)
+    return compute(RNN, (w, x, hx, cx), how)
 
 
 def lstm(

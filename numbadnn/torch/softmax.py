@@ -65,18 +65,16 @@ SOFTMAX_GRAD = define(
 @SOFTMAX.differentiated
 class Softmax(Function):
     @staticmethod
-    def forward(x: Any, dim: Any, algo: Any, backend: Any, options: Any) -> Any:
-        return SOFTMAX(x, dim, algo, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.how = inputs[1:]
-        ctx.save_for_backward(output)
+    def forward(ctx: Any, x: Any, how: Any) -> Any:
+        y = SOFTMAX((x,), how)
+        ctx.how = how
+        ctx.save_for_backward(y)
+        return y
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         (y,) = saved(ctx)
-        return gradient_of(g, y, *ctx.how), None, None, None, None
+        return compute(SOFTMAX_GRAD, (g, y), ctx.how), None
 
 
 @SOFTMAX_GRAD.differentiated
@@ -84,27 +82,19 @@ class SoftmaxGrad(Function):
     """``y * (g - sum(g * y))``, of the logarithm ``g - exp(y) * sum(g)``; the first is its own adjoint in g."""
 
     @staticmethod
-    def forward(g: Any, y: Any, dim: Any, algo: Any, backend: Any, options: Any) -> Any:
-        return SOFTMAX_GRAD(g, y, dim, algo, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        g, y, *ctx.how = inputs
+    def forward(ctx: Any, g: Any, y: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(g, y)
+        return SOFTMAX_GRAD((g, y), how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        g, y = saved(ctx)
-        dim, algo, *_ = ctx.how
+        (g, y), (dim, algo, *_) = saved(ctx), ctx.how
         if algo == "log":
             e = y.exp()
-            return h - (h * e).sum(dim, True), -h * e * g.sum(dim, True), None, None, None, None
+            return h - (h * e).sum(dim, True), -h * e * g.sum(dim, True), None
         gy = h * (g - (g * y).sum(dim, True)) - g * (h * y).sum(dim, True)
-        return gradient_of(h, y, *ctx.how), gy, None, None, None, None
-
-
-def gradient_of(g: Any, y: Any, *how: Any) -> Any:
-    return compute(SOFTMAX_GRAD, g, y, *how)
+        return compute(SOFTMAX_GRAD, (h, y), ctx.how), gy, None
 
 
 def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any) -> torch.Tensor:
@@ -121,7 +111,7 @@ def _along(input: Any, dim: Any, dtype: Any, algo: str, backend: Any, level: Any
     if not -ndim <= dim < ndim:
         raise IndexError(f"dim: expected an integer from {-ndim} to {ndim - 1}, got {dim}")
     x = input if input.ndim else input[None]
-    y = compute(SOFTMAX, x, dim % ndim, algo, *in_force(backend, level))
+    y = compute(SOFTMAX, (x,), (dim % ndim, algo, *in_force(backend, level)))
     return y if input.ndim else y[0]
 
 

@@ -135,50 +135,39 @@ def _by_torch(x: Any, grid: Any) -> Any:
 @SAMPLE.differentiated
 class Sample(Function):
     @staticmethod
-    def forward(x: Any, grid: Any, backend: Any, options: Any) -> Any:
-        return SAMPLE(x, grid, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, grid, *ctx.how = inputs
+    def forward(ctx: Any, x: Any, grid: Any, how: Any) -> Any:
+        ctx.how = how
         ctx.save_for_backward(x, grid)
+        return SAMPLE((x, grid), how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, grid = saved(ctx)
-        found = compute(SAMPLE_GRAD, x, grid, g, *ctx.how)
-        return *found, None, None
+        return *compute(SAMPLE_GRAD, (*saved(ctx), g), ctx.how), None
 
 
 @SAMPLE_GRAD.differentiated
 class SampleGrad(Function):
     @staticmethod
-    def forward(x: Any, grid: Any, g: Any, backend: Any, options: Any) -> Any:
-        return SAMPLE_GRAD(x, grid, g, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:3])
+    def forward(ctx: Any, x: Any, grid: Any, g: Any, how: Any) -> Any:
+        ctx.save_for_backward(x, grid, g)
+        return SAMPLE_GRAD((x, grid, g), how)
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> Any:
         x, grid, g = saved(ctx)
-        return *twin.of_gradient(_by_torch, (x, grid), g, outer), None, None
+        return *twin.of_gradient(_by_torch, (x, grid), g, outer), None
 
 
 @GRID.differentiated
 class Grid(Function):
     @staticmethod
-    def forward(theta: Any, rows: Any, columns: Any, backend: Any, options: Any) -> Any:
-        return GRID(theta, rows, columns, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, *ctx.how = inputs
+    def forward(ctx: Any, theta: Any, how: Any) -> Any:
+        ctx.how = how
+        return GRID((theta,), how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return compute(GRID_GRAD, g, *ctx.how), None, None, None, None
+        return compute(GRID_GRAD, (g,), ctx.how), None
 
 
 @GRID_GRAD.differentiated
@@ -186,32 +175,25 @@ class GridGrad(Function):
     """The adjoint of ``Grid``, which is its gradient."""
 
     @staticmethod
-    def forward(g: Any, rows: Any, columns: Any, backend: Any, options: Any) -> Any:
-        return GRID_GRAD(g, rows, columns, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, *ctx.how = inputs
+    def forward(ctx: Any, g: Any, how: Any) -> Any:
+        ctx.how = how
+        return GRID_GRAD((g,), how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        return compute(GRID, h, *ctx.how), None, None, None, None
+        return compute(GRID, (h,), ctx.how), None
 
 
 @UP.differentiated
 class Up(Function):
     @staticmethod
-    def forward(x: Any, ratio: Any, backend: Any, options: Any) -> Any:
-        return UP(x, ratio, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, *ctx.how = inputs
-        ctx.size = x.shape
+    def forward(ctx: Any, x: Any, how: Any) -> Any:
+        ctx.how = x.shape, *how
+        return UP((x,), how)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return compute(UP_GRAD, g, ctx.size, *ctx.how), None, None, None
+        return compute(UP_GRAD, (g,), ctx.how), None
 
 
 @UP_GRAD.differentiated
@@ -219,16 +201,13 @@ class UpGrad(Function):
     """The adjoint of ``Up``, which is its gradient."""
 
     @staticmethod
-    def forward(g: Any, size: Any, ratio: Any, backend: Any, options: Any) -> Any:
-        return UP_GRAD(g, size, ratio, backend, options)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, _, *ctx.how = inputs
+    def forward(ctx: Any, g: Any, how: Any) -> Any:
+        ctx.how = how[1:]
+        return UP_GRAD((g,), how)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
-        return compute(UP, h, *ctx.how), None, None, None, None
+        return compute(UP, (h,), ctx.how), None
 
 
 # ---- functions -------------------------------------------------------------------------------------------------------
@@ -264,7 +243,7 @@ def grid_sample(
         raise ValueError(f"input: expected channels and sizes of at least one, got shape {tuple(input.shape)}")
     if align_corners is None or not flag("align_corners", align_corners):
         input, grid = _corners(input, grid)
-    return compute(SAMPLE, input, grid, *in_force(backend, determinism))
+    return compute(SAMPLE, (input, grid), in_force(backend, determinism))
 
 
 def _corners(x: Any, grid: Any) -> tuple[Any, Any]:
@@ -298,7 +277,7 @@ def affine_grid(
     rows, columns = size[2:]
     if align_corners is None or not flag("align_corners", align_corners):
         theta = theta * theta.new_tensor([(columns - 1) / columns, (rows - 1) / rows, 1.0])
-    return compute(GRID, theta, rows, columns, *in_force(backend, determinism))
+    return compute(GRID, (theta,), (rows, columns, *in_force(backend, determinism)))
 
 
 def upsample_bilinear(
@@ -325,4 +304,4 @@ def upsample_bilinear(
     flat = [n for p in pairs for n in (p if isinstance(p, tuple | list) else (p,))]
     if len(flat) != 4 or not all(is_integer(n) and n > 0 for n in flat):
         raise ValueError(f"ratio: expected a positive integer, a fraction (p, q) or a pair of them, got {ratio!r}")
-    return compute(UP, input, flat, *in_force(backend, determinism))
+    return compute(UP, (input,), (flat, *in_force(backend, determinism)))

@@ -86,7 +86,7 @@ def unshared_conv_transpose2d(
     given = stride, padding, output_padding, groups, dilation
     sizes, how = remembered(_transposed, given, input, weight, bias)
     x = input if input.ndim > 3 else input[None]
-    y = input_of(x, weight, bias, (x.shape[0], *sizes), *how, *in_force(backend, determinism))
+    y = input_of(x, weight, bias, (x.shape[0], *sizes), (*how, *in_force(backend, determinism)))
     return y if input.ndim > 3 else y[0]
 
 
@@ -98,7 +98,7 @@ def _unshared(
     given = axes, stride, padding, dilation, groups
     how = remembered(_geometry, given, input, weight, bias)
     x = input if input.ndim > axes + 1 else input[None]
-    y = result_of(x, weight, bias, *how, *in_force(backend, level))
+    y = result_of(x, weight, bias, (*how, *in_force(backend, level)))
     return y if input.ndim > axes + 1 else y[0]
 
 

@@ -115,7 +115,8 @@ class Judge:
 
     def _rows(self, row: NodeRow, work: Work, outputs: list[Value]) -> Iterator[NodeRow]:
         if work.unjudged:
-            yield dataclasses.replace(row, impl="onnx.reference", status="not judged", reason=work.unjudged)
+            impl = NUMPY if work.kind.unjudged else "onnx.reference"
+            yield dataclasses.replace(row, impl=impl, status="not judged", reason=work.unjudged)
         elif work.posed:
             row = dataclasses.replace(row, problem=str(work.problem))
             row.replay = shlex.join(["numbadnn", "validate", row.problem])

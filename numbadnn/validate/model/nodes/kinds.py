@@ -20,6 +20,7 @@ class Kind(NamedTuple):
 
     ``errors(node, inputs, outputs, unit)``: the largest error of each output of one who computes in arithmetic of this unit, by
     the float64 inputs and outputs; None: nothing is rounded. ``flops``: of one node; without: an operation an output.
+    ``unjudged``: NumPy for what ``pose`` does not take, of which no bound is known; without it onnx.reference computes that.
     """
 
     pose: Callable[[Node, Given], Posed] | None = None
@@ -28,6 +29,7 @@ class Kind(NamedTuple):
     flops: Callable[[Node, Given, Outputs], int] | None = None
     arithmetic: bool = True
     wide: Callable[[Node, Given], Outputs] | None = None
+    unjudged: Callable[[Node, Given], Outputs] | None = None
 
 
 def moving(compute: Callable[[Node, Given], Outputs]) -> Kind:

@@ -78,9 +78,9 @@ def _slice(node: Node, given: Given) -> Outputs:
         n = x.shape[axis]
         if step > 0:
             index[axis] = slice(start, end, step)
-        else:  # an end before the first element is none
-            start, end = min(start if start >= 0 else start + n, n - 1), end if end >= 0 else end + n
-            index[axis] = slice(start, None if end < 0 else end, step) if start >= 0 else slice(0, 0)
+        else:  # a start before the first element is that element, an end before it is none
+            start, end = start if start >= 0 else start + n, end if end >= 0 else end + n
+            index[axis] = slice(max(min(start, n - 1), 0), None if end < 0 else end, step)
     return (x[tuple(index)],)
 
 
@@ -125,12 +125,16 @@ def by_onnx(node: Node, given: Given) -> Outputs:
     onnx = onnx_module()
     from onnx.reference import ReferenceEvaluator
 
+    proto = node.proto
+    if node.op == "Scatter":  # which onnx.reference does not know, by its later name
+        proto = onnx.helper.make_node("ScatterElements", node.inputs, node.outputs, axis=node.get("axis", 0))
     feeds = {name: array for name, array in zip(node.inputs, given, strict=True) if name}
     declare = onnx.helper.make_tensor_value_info
     inputs = [declare(n, onnx.helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()]
     outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
-    graph = onnx.helper.make_graph([node.proto], "node", inputs, outputs)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", node.opset)])
+    graph = onnx.helper.make_graph([proto], "node", inputs, outputs)
+    opset = max(node.opset, 11) if node.op == "Scatter" else node.opset
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     with np.errstate(all="ignore"):
         found = iter(ReferenceEvaluator(model).run(None, feeds))
     return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)

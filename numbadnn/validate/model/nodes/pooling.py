@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from numbadnn.measuring.compare import gamma
 from numbadnn.validate.model.graph import Node, is_real
 from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
 from numbadnn.validate.model.nodes.windows import Pairs, padding, parameters, spatial, with_row, without_row
@@ -63,14 +64,33 @@ def average_pool(node: Node, given: Given) -> Posed:
     window, strides, dilations, pads = _geometry(node, x)
     if set(dilations) != {1}:
         raise Unposed("dilated windows")
-    counted = np.ones(x.shape[2:])
-    if node.get("count_include_pad", 0):
-        counted = np.pad(counted, padding(node, x.shape[2:], window), constant_values=1)
-        pads_of_counted = tuple((0, sum(p) + n - c) for p, n, c in zip(pads, x.shape[2:], counted.shape, strict=True))
-    else:
-        pads_of_counted = pads
-    counts = _windows(_padded(counted[None, None], pads_of_counted, 0), window, strides, (1,) * axes).sum(-1)[0, 0]
+    counts = _windows(_padded(*_counted(node, x, pads), 0), window, strides, (1,) * axes).sum(-1)[0, 0]
     return _pool(_padded(x, pads, 0), window, strides, "sum", 1 / counts)
+
+
+def average_pool_plainly(node: Node, given: Given) -> Outputs:
+    """Averages over windows with gaps: what a window counts is the image, or the image with its padding."""
+    x = given[0]
+    window, strides, dilations, pads = _geometry(node, x)
+    counts = _windows(_padded(*_counted(node, x, pads), 0), window, strides, dilations).sum(-1)
+    sums = _windows(_padded(x, pads, 0), window, strides, dilations).sum(-1, dtype=x.dtype)
+    return (np.where(counts > 0, sums / np.maximum(counts, 1).astype(x.dtype), 0).astype(x.dtype),)
+
+
+def _average_errors(node: Node, given: Given, outputs: Outputs, unit: float) -> Outputs:
+    if set(parameters(node, given[0].ndim - 2)[1]) == {1}:
+        return (np.zeros(outputs[0].shape),)  # numbadnn's pooling knows its own
+    (size,) = average_pool_plainly(node, [np.abs(given[0])])
+    return (gamma(math.prod(node.get("kernel_shape")) + 2, unit) * size,)
+
+
+def _counted(node: Node, x: np.ndarray, pads: Pairs) -> tuple[np.ndarray, Pairs]:
+    """Ones where a window counts, as an image of one channel, and what is around them up to the last window's end."""
+    ones: np.ndarray = np.ones(x.shape[2:])
+    if node.get("count_include_pad", 0):
+        ones = np.pad(ones, padding(node, x.shape[2:], tuple(node.get("kernel_shape"))), constant_values=1)
+        pads = tuple((0, sum(p) + n - c) for p, n, c in zip(pads, x.shape[2:], ones.shape, strict=True))
+    return ones[None, None], pads
 
 
 def _windows(x: np.ndarray, window: Any, strides: Any, dilations: Any) -> np.ndarray:
@@ -115,13 +135,26 @@ def global_pool(mode: str) -> Any:
     return pose
 
 
+def global_lp_pool(node: Node, given: Given) -> Outputs:
+    """The p-norm of each channel."""
+    x, p = given[0], node.get("p", 2)
+    powers = (np.abs(x) ** x.dtype.type(p)).sum(axis=tuple(range(2, x.ndim)), keepdims=True, dtype=x.dtype)
+    return (np.asarray(powers ** x.dtype.type(1 / p), x.dtype),)
+
+
+def _lp_errors(node: Node, given: Given, outputs: Outputs, unit: float) -> Outputs:
+    """Powers and the root by a library, each within 8 roundings; the root takes no more of the sum's than it has."""
+    return (gamma(math.prod(given[0].shape[2:]) + 16, unit) * np.abs(outputs[0]),)
+
+
 def flops(node: Node, given: Given, outputs: Outputs) -> int:
     return given[0].size if node.op.startswith("Global") else outputs[0].size * math.prod(node.get("kernel_shape"))
 
 
 TABLE = {
     "MaxPool": Kind(max_pool, max_pool_plainly, flops=flops),
-    "AveragePool": Kind(average_pool, flops=flops),
+    "AveragePool": Kind(average_pool, average_pool_plainly, _average_errors, flops=flops),
     "GlobalAveragePool": Kind(global_pool("average_inc_pad"), flops=flops),
     "GlobalMaxPool": Kind(global_pool("max"), flops=flops),
+    "GlobalLpPool": Kind(None, global_lp_pool, _lp_errors, flops),
 }

@@ -9,6 +9,7 @@ import numpy as np
 from numbadnn.ops.rnn_weights import rnn_weights_from_onnx
 from numbadnn.validate.model.graph import Node
 from numbadnn.validate.model.nodes.kinds import Given, Kind, Outputs
+from numbadnn.validate.model.nodes.recurrent_steps import recurrent_steps
 from numbadnn.validate.model.posed import Posed, Unposed
 
 _USUAL = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh")}
@@ -40,10 +41,10 @@ def recurrent(node: Node, given: Given) -> Posed:
         x, h, c = x.swapaxes(0, 1), *(None if s is None else s.swapaxes(0, 1) for s in (h, c))
     if lengths is not None and (lengths == x.shape[0]).all():
         lengths = None
-    if lengths is not None and (reverse or lengths.min() < 1):
-        raise Unposed("empty sequences, or a reversed layer of sequences of different lengths")
+    if lengths is not None and lengths.min() < 1:
+        raise Unposed("empty sequences")
     if reverse:
-        x = x[::-1]
+        x = _reversed(x, lengths)
     state = np.zeros((directions, x.shape[1], hidden), x.dtype)
     weights = rnn_weights_from_onnx([(w, r, b)], mode)
     arrays = [weights, np.ascontiguousarray(x), state if h is None else h]
@@ -60,7 +61,7 @@ def recurrent(node: Node, given: Given) -> Posed:
     def arrange(results: Outputs) -> Outputs:
         y, *states = results
         y = y.reshape(*y.shape[:2], directions, hidden).transpose(0, 2, 1, 3)
-        y = y[::-1] if reverse else y
+        y = _reversed(y.swapaxes(1, 2), lengths).swapaxes(1, 2) if reverse else y
         if batch_first:
             return (y.transpose(2, 0, 1, 3), *(s.swapaxes(0, 1) for s in states))
         return (y, *states)
@@ -68,9 +69,17 @@ def recurrent(node: Node, given: Given) -> Posed:
     return Posed("rnn_forward", tuple(arrays), keywords, arrange)
 
 
+def _reversed(x: np.ndarray, lengths: np.ndarray | None) -> np.ndarray:
+    """(time, batch, ...) with each sequence the other way round; what lies past its end stays."""
+    if lengths is None:
+        return x[::-1]
+    turn = np.arange(len(x))[:, None]
+    return x[np.where(turn < lengths, lengths - 1 - turn, turn), np.arange(len(lengths))]
+
+
 def flops(node: Node, given: Given, outputs: Outputs) -> int:
     x, w, r = given[:3]
     return 2 * x.shape[0] * x.shape[1] * (w.size + r.size)
 
 
-TABLE = dict.fromkeys(("LSTM", "GRU", "RNN"), Kind(recurrent, flops=flops))
+TABLE = dict.fromkeys(("LSTM", "GRU", "RNN"), Kind(recurrent, flops=flops, unjudged=recurrent_steps))

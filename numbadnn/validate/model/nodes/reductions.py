@@ -15,7 +15,7 @@ Float = np.ndarray
 
 
 def _axes(node: Node, given: Given) -> tuple[int, ...] | None:
-    """The axes to reduce; None: all; () none at all."""
+    """The axes to reduce; None: all; () none at all, and each number is a sum of its own."""
     axes = axes_of(node, given, 1, given[0].ndim)
     if axes is None or axes == ():
         return () if node.get("noop_with_empty_axes", 0) else None
@@ -25,8 +25,6 @@ def _axes(node: Node, given: Given) -> tuple[int, ...] | None:
 def _reduced(function: Callable[..., Any]) -> Callable[[Node, Given], Outputs]:
     def compute(node: Node, given: Given) -> Outputs:
         x, axes = given[0], _axes(node, given)
-        if axes == ():
-            return (x,)
         with np.errstate(all="ignore"):
             return (
                 np.asarray(function(x, axis=axes, keepdims=bool(node.get("keepdims", 1)))).astype(x.dtype, copy=False),
@@ -86,7 +84,7 @@ def _end(x: Float, sign: int) -> Any:
 
 
 def _cumulative(node: Node, given: Given) -> Outputs:
-    x, axis = given[0], int(given[1])
+    x, axis = given[0], int(given[1].item())
     if node.get("reverse", 0):
         x = np.flip(x, axis)
     result = np.cumsum(x, axis=axis, dtype=x.dtype)
@@ -98,7 +96,7 @@ def _cumulative(node: Node, given: Given) -> Outputs:
 
 def _cumulative_errors(node: Node, given: Given, outputs: Outputs, unit: float) -> Outputs:
     (size,) = _cumulative(node, [np.abs(given[0]), given[1]])
-    return (gamma(given[0].shape[int(given[1])], unit) * size,)
+    return (gamma(given[0].shape[int(given[1].item())], unit) * size,)
 
 
 def _place(function: Callable[..., Any]) -> Callable[[Node, Given], Outputs]:

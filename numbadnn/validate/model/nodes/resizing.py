@@ -66,7 +66,7 @@ def _steps(node: Node, given: Given) -> list[tuple[int, np.ndarray, np.ndarray, 
         raise Unposed(f"mode {mode}, or antialiasing")
     rounding = node.get("nearest_mode", "round_prefer_floor")
     if node.op == "Upsample" or node.opset < 11:
-        rounding = "floor"
+        rounding = "older"
     steps = []
     for length, scale, axis in zip(*_sizes(node, given), strict=True):
         n = given[0].shape[axis]
@@ -74,7 +74,11 @@ def _steps(node: Node, given: Given) -> list[tuple[int, np.ndarray, np.ndarray, 
             continue
         at = _coordinates(node, length, n, scale)
         if mode == "nearest":
-            first = np.clip(_NEAREST[rounding](at), 0, n - 1).astype(np.int64)
+            if rounding == "older":  # said by no text before opset 11; onnx's own tests of then and runtimes do this
+                rounded = np.floor(at) if scale >= 1 else np.ceil(at)
+            else:
+                rounded = _NEAREST[rounding](at)
+            first = np.clip(rounded, 0, n - 1).astype(np.int64)
             steps.append((axis, first, first, np.zeros(length)))
         else:
             at = np.clip(at, 0, n - 1)

@@ -40,6 +40,12 @@ def place(device: int) -> str:
 
 def check_out(outs: tuple[Any, ...], views: list[View], name: str = "out") -> list[View]:
     """Views of the destinations: writable, on the inputs' device, no element stored twice; ``name``: the argument's."""
+    for array in outs:
+        if isinstance(array, list) or array is None:
+            raise TypeError(
+                f"{name}: expected an array, or a tuple of one for each result where there are several, got "
+                f"{'None in a tuple' if array is None else 'a list'}"
+            )
     out_views = [named_view(array, name) for array in outs]
     for view in out_views:
         if not view.library.takes_out:
@@ -161,10 +167,12 @@ def byte_span(spec: Spec) -> tuple[int, int]:
 
 
 def check_apart(outs: tuple[Any, ...], views: list[View]) -> None:
-    """ValueError where a destination has memory in common with an array that an operation reads before its last step."""
-    for target in check_out(outs, views):
-        if any(_share(v.spec(), v.pointer, target.spec(), target.pointer) for v in views):
-            raise ValueError(OVERLAPS_INPUT.format("out"))
+    """ValueError where a destination has memory in common with an array that one step of several reads, or with another one."""
+    targets = check_out(outs, views)
+    for number, target in enumerate(targets):
+        for others, error in ((views, OVERLAPS_INPUT), (targets[:number], OVERLAPS_OUTPUT)):
+            if any(_share(v.spec(), v.pointer, target.spec(), target.pointer) for v in others):
+                raise ValueError(error.format("out"))
 
 
 class _Ghost:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from numbadnn import dispatch, parameters
-from numbadnn.call.operands import check_apart, named_view
+from numbadnn.arrays import View
+from numbadnn.call.operands import check_apart, check_out, named_view, output_spec, result_dtype
 from numbadnn.ops import conv_build as build
 
 #: algo, precision, accuracy
@@ -57,18 +58,28 @@ def grad_inputs(
     output_grad, depthwise_filters, pointwise_filters = arrays
     if not isinstance(input_shape, (tuple, list)) or len(input_shape) != axes + 2:
         raise ValueError(f"input_shape: expected {axes + 2} numbers, (batch, channels, sizes), got {input_shape!r}")
-    _check(axes, "_grad_wrt_inputs", None, depthwise_filters, pointwise_filters, params[4], backend, out, output_grad)
-    middle = _middle_grad(axes, output_grad, pointwise_filters, params[2], how, backend, stream)
+    views = _check(
+        axes, "_grad_wrt_inputs", None, depthwise_filters, pointwise_filters, params[4], backend, out, output_grad
+    )
+    middle = _middle_grad(
+        axes, output_grad, views["output_grad"].shape, pointwise_filters, params[2], how, backend, stream
+    )
     back = (input_shape, None, *params, False, 1.0, 0.0, *how)
     return dispatch.call2(DEPTHWISE[axes][1], middle, depthwise_filters, back, backend, out, stream)
 
 
 def _middle_grad(
-    axes: int, output_grad: Any, pointwise_filters: Any, flip: Any, how: How, backend: Any, stream: Any
+    axes: int,
+    output_grad: Any,
+    top: tuple[int, ...],
+    pointwise_filters: Any,
+    flip: Any,
+    how: How,
+    backend: Any,
+    stream: Any,
 ) -> Any:
-    """The gradient in what the depthwise convolution gave."""
-    shape = (None, None, *output_grad.shape[2:])
-    params = (shape, None, *_mixing(axes, flip), False, 1.0, 0.0, *how)
+    """The gradient in what the depthwise convolution gave; ``top``: output_grad's shape, which not every array shows."""
+    params = ((None, None, *top[2:]), None, *_mixing(axes, flip), False, 1.0, 0.0, *how)
     return dispatch.call2(POINTWISE[axes][1], output_grad, pointwise_filters, params, backend, None, stream)
 
 
@@ -78,18 +89,37 @@ def grad_weights(
     """From (input, depthwise_filters, pointwise_filters, output_grad): the gradients in both filters."""
     image, depthwise_filters, pointwise_filters, output_grad = arrays
     if out is not None and (not isinstance(out, tuple) or len(out) != 2):
-        raise ValueError(f"out: expected a tuple of two arrays, got {type(out).__name__}")
-    _check(axes, "_grad_wrt_weights", image, depthwise_filters, pointwise_filters, params[4], backend, out, output_grad)
+        got = f"{len(out)} in a tuple" if isinstance(out, tuple) else type(out).__name__
+        raise ValueError(
+            f"out: expected a tuple of two arrays, of depthwise_filters' and pointwise_filters' gradient, got {got}"
+        )
+    views = _check(
+        axes, "_grad_wrt_weights", image, depthwise_filters, pointwise_filters, params[4], backend, out, output_grad
+    )
+    if out is not None:
+        _check_outs(out, views)
+    depthwise, top = views["depthwise_filters"].shape, views["output_grad"].shape
     first, second = out or (None, None)
     rest = (False, 1.0, 0.0, *how)
     forward = (None, None, *params, *rest)
     middle = dispatch.call2(DEPTHWISE[axes][0], image, depthwise_filters, forward, backend, None, stream)
-    shape = tuple(pointwise_filters.shape)
-    mixed = (shape, None, *_mixing(axes, params[2]), *rest)
+    mixed = (views["pointwise_filters"].shape, None, *_mixing(axes, params[2]), *rest)
     pointwise = dispatch.call2(POINTWISE[axes][2], middle, output_grad, mixed, backend, second, stream)
-    grad = _middle_grad(axes, output_grad, pointwise_filters, params[2], how, backend, stream)
-    back = (tuple(depthwise_filters.shape), None, *params, *rest)
+    grad = _middle_grad(axes, output_grad, top, pointwise_filters, params[2], how, backend, stream)
+    back = (depthwise, None, *params, *rest)
     return dispatch.call2(DEPTHWISE[axes][2], image, grad, back, backend, first, stream), pointwise
+
+
+def _check_outs(outs: tuple[Any, ...], views: dict[str, View]) -> None:
+    """Two calls write, the second after the first has: what it would refuse is refused before."""
+    image, depthwise, pointwise, top = views.values()
+    for view, filters, others in zip(
+        check_out(outs, [image]),
+        (depthwise, pointwise),
+        ([image, top, pointwise], [image, depthwise, top]),
+        strict=True,
+    ):
+        output_spec(filters.shape, result_dtype(others), filters, view)
 
 
 def _check(
@@ -102,8 +132,9 @@ def _check(
     backend: Any,
     out: Any,
     output_grad: Any = None,
-) -> None:
-    """What the convolutions would not notice, as the last knows nothing of the first's operands, or too late."""
+) -> dict[str, View]:
+    """The arrays' views, after what the convolutions would not notice, as the last knows nothing of the first's operands, or
+    too late."""
     if isinstance(backend, dispatch.Intercept):
         raise TypeError(
             f"separable_conv{axes}d{what} is several convolutions: ask for the plan of each conv{axes}d{what} by itself"
@@ -128,6 +159,7 @@ def _check(
             f"pointwise_filters: expected {depthwise.shape[0]} channels, as many as depthwise_filters has filters, got "
             f"{filters.shape[1]}"
         )
+    return views
 
 
 _NAMES = {2: build.TWO, 3: build.THREE}

@@ -10,7 +10,7 @@ from typing import Any, Never
 
 from numbadnn import dispatch
 from numbadnn.arrays import View
-from numbadnn.call.operands import output_spec
+from numbadnn.call.operands import named_view, output_spec
 from numbadnn.dispatch import Request
 from numbadnn.errors import NotSupportedError
 from numbadnn.ops.habits import refuse
@@ -100,7 +100,11 @@ def dropout(
         offset = _integer("offset", offset)
     generator = "philox" if backend is None else _generator(backend, offset)
     y = dispatch.call_any(_build_dropout, (x,), (dropout, generator), backend, out, stream, (seed, offset))
-    return y, DropoutState(real(dropout), seed, offset, tuple(x.shape), generator)
+    try:
+        shape = x.shape
+    except AttributeError:  # what comes by DLPack may have none
+        shape = named_view(x, "x").shape
+    return y, DropoutState(real(dropout), seed, offset, tuple(shape), generator)
 
 
 def dropout_grad(

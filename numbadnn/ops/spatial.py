@@ -200,10 +200,11 @@ def spatialtf(
     try:
         n, c, h, w = img.shape
     except (AttributeError, ValueError, TypeError):
-        check_rank("img", named_view(img, "img").shape, 4, "(N, C, H, W)")
-        raise
+        shape = named_view(img, "img").shape
+        check_rank("img", shape, 4, "(N, C, H, W)")
+        n, c, h, w = shape
     if not (h and w):
-        raise ValueError(f"img: expected rows and columns of at least 1, got shape {tuple(img.shape)}")
+        raise ValueError(f"img: expected rows and columns of at least 1, got shape {(n, c, h, w)}")
     if not (type(scale_width) is type(scale_height) is int and scale_width == scale_height == 1):
         h, w = _scaled("scale_height", h, scale_height), _scaled("scale_width", w, scale_width)
     if out is not None:  # the sampler, which writes, knows nothing of theta

@@ -76,6 +76,24 @@ def test_dlpack_of_an_unknown_library_gives_numpy() -> None:
     assert type(result) is np.ndarray and np.allclose(result, EXPECTED, atol=1e-4)
 
 
+def test_functions_of_several_steps_take_arrays_that_show_no_shape() -> None:
+    f = np.ones
+    calls = (
+        (numbadnn.separable_conv2d_grad_wrt_inputs, (f((2, 4, 4, 3)), f((6, 1, 3, 3)), f((4, 6, 1, 1))), (3, (2, 3, 6, 5))),
+        (numbadnn.spatialtf, (f((2, 3, 4, 5)), f((2, 2, 3))), ()),
+        (numbadnn.dropout, (f((3, 4)),), (0.5,)),
+    )  # fmt: skip
+    for function, arrays, more in calls:
+        first, same = function(*arrays, *more), function(*map(Foreign, arrays), *more)
+        if function is numbadnn.dropout:
+            (first, state), (same, other) = first, same
+            assert state == other
+        np.testing.assert_array_equal(first, same)
+    x, g = f((2, 3, 6, 5)), Foreign(f((2, 4, 4, 3)))
+    filters = Foreign(f((6, 1, 3, 3))), Foreign(f((4, 6, 1, 1)))
+    assert numbadnn.separable_conv2d_grad_wrt_weights(x, *filters, g, 3)[1].shape == (4, 6, 1, 1)
+
+
 def test_dlpack_capsules_can_be_read_and_made() -> None:
     tensor = dlpack.read(X[:, ::2].__dlpack__())
     assert (tensor.dtype, tensor.shape, tensor.device) == ("float32", (2, 2, 6, 5), -1)

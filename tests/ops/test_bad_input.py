@@ -157,6 +157,11 @@ def test_lists_are_read_as_tuples() -> None:
     assert np.array_equal(numbadnn.conv2d_grad_wrt_inputs(top, W, shape, border_mode=1, subsample=[2, 2]), want)
     with pytest.raises(ValueError, match=r"out: expected an array or a tuple of them, got \(\)"):
         numbadnn.conv2d(X, W, out=())
+    ones = np.ones((1, 2, 1, 1))
+    results = [np.empty((1, 2, 4, 4)), *(np.empty_like(ones) for _ in range(2))]
+    for out, got in ((results, "a list"), ((None, *results[1:]), "None in a tuple")):
+        with pytest.raises(TypeError, match=f"out: expected an array, or a tuple of one for each result .* got {got}"):
+            numbadnn.batch_normalization_train(results[0], ones, ones, "spatial", out=out)
     for options in ({"border_mode": 10**30}, {"subsample": (10**20, 1)}):
         with pytest.raises(ValueError, match=f"{next(iter(options))}: expected an integer of at most"):
             numbadnn.conv2d(X, W, **options)

@@ -70,9 +70,29 @@ def test_separable_bad_input() -> None:
         numbadnn.separable_conv2d_grad_wrt_inputs(g, w, mix, 3, None)
     with pytest.raises(ValueError, match="num_channels: expected input's 3 channels, got 2"):
         numbadnn.separable_conv2d_grad_wrt_weights(x, w, mix, g, 2)
-    with pytest.raises(ValueError, match="out: expected a tuple of two arrays, got ndarray"):
+    with pytest.raises(ValueError, match="out: expected a tuple of two arrays, .* got ndarray"):
         numbadnn.separable_conv2d_grad_wrt_weights(x, w, mix, g, 3, out=w)
     with pytest.raises(ValueError, match="overlaps an input"):
         numbadnn.separable_conv2d_grad_wrt_weights(x, w, mix, g, 3, out=(w, np.empty_like(mix)))
     with pytest.raises(TypeError, match="ask for the plan of each conv2d_grad_wrt_inputs by itself"):
         numbadnn.plan(numbadnn.separable_conv2d_grad_wrt_inputs, g, w, mix, 3, x.shape)
+
+
+def test_separable_gradients_of_filters_write_both_results_or_none() -> None:
+    x, w, mix = np.ones((2, 3, 6, 5)), np.ones((6, 1, 3, 3)), np.ones((4, 6, 1, 1))
+    g = np.ones((2, 4, 4, 3))
+    memory, first, second = np.full(77, np.nan), np.full_like(w, np.nan), np.full_like(mix, np.nan)
+    for outs, error, text in (
+        (
+            (memory[:54].reshape(w.shape), memory[53:].reshape(mix.shape)),
+            ValueError,
+            "out: expected arrays with memory",
+        ),
+        ((np.empty((6, 1, 3, 4)), second), ValueError, r"out: expected shape \(6, 1, 3, 3\), got"),
+        ((first, np.empty((4, 6, 1, 1), "float32")), TypeError, "out: expected dtype float64"),
+        ([first, second], ValueError, "out: expected a tuple of two arrays, .* got list"),
+        ((first,), ValueError, "out: expected a tuple of two arrays, .* got 1 in a tuple"),
+    ):
+        with pytest.raises(error, match=text):
+            numbadnn.separable_conv2d_grad_wrt_weights(x, w, mix, g, 3, out=outs)
+    assert all(np.isnan(a).all() for a in (memory, first, second))

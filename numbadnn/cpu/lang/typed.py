@@ -47,8 +47,11 @@ def fetch_run(buffer, n, base, like):
     whole = n // BLOCK * BLOCK
     for i in range(0, whole, BLOCK):
         widen_block(buffer, i, base, like)
-    for i in range(whole, n):
-        buffer[i] = load1(base, i, like)
+    if 0 < whole < n:  # what is left, and some elements once more: quicker than one by one
+        widen_block(buffer, n - BLOCK, base, like)
+    elif whole < n:
+        for i in range(n):
+            buffer[i] = load1(base, i, like)
 
 
 @inner
@@ -65,8 +68,11 @@ def flush_run(buffer, n, base, like, past=False):
     else:
         for i in range(head, whole, BLOCK):
             narrow_block(buffer, i, base, like)
-    for i in range(whole, n):
-        store1(base, i, buffer[i], like)
+    if BLOCK <= whole < n and not past:
+        narrow_block(buffer, n - BLOCK, base, like)
+    else:
+        for i in range(whole, n):
+            store1(base, i, buffer[i], like)
 
 
 @inner

@@ -63,33 +63,48 @@ def forward(x, y, dtype, past, counts, xs, ys, rows, row_weights, columns, colum
                 a, b = line + columns[0, j] * xs[2] * size, line + columns[1, j] * xs[2] * size
                 left, right, at = column_weights[0, j], column_weights[1, j], target + j * ys[2] * size
                 _blend(at, a, b, below, up, down, left, right, 0, fours, -1, past, four)
-                _blend(at, a, b, below, up, down, left, right, fours, whole, -1, past, like)
-                _blend(at, a, b, below, up, down, left, right, whole, channels, rest, False, like)
+                if fours < whole:
+                    _blend(at, a, b, below, up, down, left, right, fours, whole, -1, past, like)
+                if whole < channels:
+                    _blend(at, a, b, below, up, down, left, right, whole, channels, rest, False, like)
         if past:
             settle()
+
+
+@inner
+def _gather_long(dx, dy, first, end, mask, row_taps, column_taps, strides, tables, past, like):
+    """Channels of one pixel: the sum over more rows and columns of dy than one chain adds."""
+    rows, row_weights, columns, column_weights = tables
+    zero = zeros(like)
+    for k in range(first, end, lanes(like)):
+        total, missing = zero, zero
+        for r in range(row_taps[0], row_taps[1]):
+            line, w = dy + rows[r] * strides[0], row_weights[r]
+            for start in range(column_taps[0], column_taps[1], CHAIN):
+                part = zero
+                for c in range(start, min(start + CHAIN, column_taps[1])):
+                    value = load(line + columns[c] * strides[1], k, mask, zero, like)
+                    part = multiply_add(fill(w * column_weights[c], like), value, part)
+                total, missing = carry(total, missing, part)
+        put(dx, k, mask, made_good(total, missing), past, like)
 
 
 @inner
 def _gather(dx, dy, first, end, mask, row_taps, column_taps, strides, tables, past, like):
     """Channels of one pixel: the sum over its rows and columns of dy."""
     rows, row_weights, columns, column_weights = tables
-    zero, long = zeros(like), (row_taps[1] - row_taps[0]) * (column_taps[1] - column_taps[0]) > CHAIN
+    zero = zeros(like)
+    if (row_taps[1] - row_taps[0]) * (column_taps[1] - column_taps[0]) > CHAIN:
+        _gather_long(dx, dy, first, end, mask, row_taps, column_taps, strides, tables, past, like)
+        return
     for k in range(first, end, lanes(like)):
-        total, missing = zero, zero
+        total = zero
         for r in range(row_taps[0], row_taps[1]):
             line, w = dy + rows[r] * strides[0], row_weights[r]
-            if long:
-                for start in range(column_taps[0], column_taps[1], CHAIN):
-                    part = zero
-                    for c in range(start, min(start + CHAIN, column_taps[1])):
-                        value = load(line + columns[c] * strides[1], k, mask, zero, like)
-                        part = multiply_add(fill(w * column_weights[c], like), value, part)
-                    total, missing = carry(total, missing, part)
-                continue
             for c in range(column_taps[0], column_taps[1]):
                 value = load(line + columns[c] * strides[1], k, mask, zero, like)
                 total = multiply_add(fill(w * column_weights[c], like), value, total)
-        put(dx, k, mask, made_good(total, missing) if long else total, past, like)
+        put(dx, k, mask, total, past, like)
 
 
 def backward(
@@ -109,7 +124,9 @@ def backward(
             for j in range(width):
                 at, column_taps = target + j * xs[2] * size, (column_starts[j], column_starts[j + 1])
                 _gather(at, source, 0, fours, -1, row_taps, column_taps, strides, tables, past, four)
-                _gather(at, source, fours, whole, -1, row_taps, column_taps, strides, tables, past, like)
-                _gather(at, source, whole, channels, rest, row_taps, column_taps, strides, tables, False, like)
+                if fours < whole:
+                    _gather(at, source, fours, whole, -1, row_taps, column_taps, strides, tables, past, like)
+                if whole < channels:
+                    _gather(at, source, whole, channels, rest, row_taps, column_taps, strides, tables, False, like)
         if past:
             settle()

@@ -164,18 +164,22 @@ def backward(
             source, target = _base(dy, plane, channels, dy_strides, size), _base(dx, plane, channels, dx_strides, size)
             for i in range(height * band // bands, height * (band + 1) // bands):
                 first, end = row_starts[i], row_starts[i + 1]
+                long = end - first > CHAIN
                 for k in range(width):
-                    total[k], upper[k], low[k] = 0, 0, 0
+                    total[k] = 0
+                if long:
+                    for k in range(width):
+                        upper[k], low[k] = 0, 0
                 for t in range(first, end):
                     fetch_as(row, width, source + rows[t] * dy_strides[2] * size, dy_strides[3], like)
                     w = row_weights[t]
                     for k in range(width):
                         total[k] += w * row[k]
-                    if end - first > CHAIN and (t - first) % CHAIN == CHAIN - 1:
+                    if long and (t - first) % CHAIN == CHAIN - 1:
                         for k in range(width):
                             upper[k], low[k] = carry(upper[k], low[k], total[k])
                             total[k] = 0
-                if end - first > CHAIN:
+                if long:
                     for k in range(width):
                         value, missing = carry(upper[k], low[k], total[k])
                         total[k] = made_good(value, missing)

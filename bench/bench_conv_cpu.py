@@ -24,17 +24,19 @@ from numbadnn.validate.oracle import Trial
 IMAGES = 4
 
 
-def least_ms(calls: tuple[Callable[[], Any], ...], seconds: float = 0.6) -> list[float]:
+def least_ms(
+    calls: tuple[Callable[[], Any], ...], seconds: float = 0.6, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """The least milliseconds of each call, taken in turn for about ``seconds`` and at least five rounds."""
     for call in calls:
         call()
-    best, start, rounds = [float("inf")] * len(calls), time.perf_counter(), 0
-    while rounds < 5 or (time.perf_counter() - start < seconds and rounds < 200):
+    best, start, rounds = [float("inf")] * len(calls), clock(), 0
+    while rounds < 5 or (clock() - start < seconds and rounds < 200):
         for i, call in enumerate(calls):
             asleep()
-            begun = time.perf_counter()
+            begun = clock()
             call()
-            best[i] = min(best[i], (time.perf_counter() - begun) * 1e3)
+            best[i] = min(best[i], (clock() - begun) * 1e3)
         rounds += 1
     return best
 

@@ -4,13 +4,15 @@ GB/s of each input read once and each output written once (batch norm's training
 float32 and float16, both layouts. Calls alternate and the least time of each counts, so that
 what else the machine does hurts both alike; a copy of the same bytes is the limit. The arrays that are timed are held
 against numbadnn.reference before a speed is printed; a case that fails prints REFUSED.
-``python bench/bench_memory_cpu.py [operation ...]``.
+``python bench/bench_memory_cpu.py [--one-core] [operation ...]``; ``--one-core``: both on one thread, in processor time, which
+other programs disturb little.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -83,6 +85,19 @@ def pool(make: Callable[..., Any]) -> Iterator[Call]:
             (x, y, dy),
             (x, dy, x) if mode == "max" else (dy, x),
         )
+
+        def theirs() -> Any:
+            with torch.enable_grad():
+                return torch.autograd.grad(forward(leaf), leaf, dy)  # noqa: B023
+
+        if mode == "max":  # PyTorch's forward keeps for the gradient where each maximum was, ours does not
+            yield Call(
+                f"pool+pool_grad {name}",
+                lambda: numbadnn.pool_grad(x, numbadnn.pool(x, *given), dy, *given),  # noqa: B023
+                theirs,
+                (x, y, dy),
+                (x, y, x, dy, x),
+            )
 
 
 def norm(make: Callable[..., Any]) -> Iterator[Call]:
@@ -181,7 +196,8 @@ def measure(call: Call, dtype: str, last: bool) -> dict[str, Any]:
     moved = sum(a.numel() * a.element_size() for a in call.passes)
     source = torch.empty(moved // 2, dtype=torch.uint8)
     target = torch.empty_like(source)
-    ours, theirs, copy = least_ms((call.ours, call.theirs, lambda: target.copy_(source)), 0.5)
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    ours, theirs, copy = least_ms((call.ours, call.theirs, lambda: target.copy_(source)), 0.5, clock)
     return row | {
         "ms": ours, "torch_ms": theirs, "GB/s": moved / ours / 1e6, "torch GB/s": moved / theirs / 1e6,
         "copy GB/s": moved / copy / 1e6, "of copy": copy / ours, "vs torch": theirs / ours,
@@ -192,6 +208,9 @@ def main() -> None:
     import torch
 
     torch.set_grad_enabled(False)
+    if one := "--one-core" in sys.argv:
+        torch.set_num_threads(1)
+        numbadnn.set_options(threads=1)
     wanted, rows = [a for a in sys.argv[1:] if not a.startswith("-")], []
     for family in FAMILIES:
         if wanted and family.__name__ not in wanted:
@@ -223,7 +242,7 @@ def main() -> None:
     print("geometric mean vs torch", round(geometric_mean([r["vs torch"] for r in timed]), 2))
     print("below PyTorch:", ", ".join(f"{r['case']} {r['vs torch']:.2f}" for r in timed if r["vs torch"] < 1) or "none")
     if not wanted:
-        print("written to", save("memory_cpu", rows))
+        print("written to", save("memory_one_core" if one else "memory_cpu", rows))
 
 
 if __name__ == "__main__":

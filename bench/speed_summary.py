@@ -140,6 +140,16 @@ DETAIL = (
     Group("sampler and gradient", EPYC, ("memory_cpu",), named("spatialtf_sampler", "spatialtf_sampler_grad")),
     Group("dropout", EPYC, ("memory_cpu",), named("dropout")),
     Group("recurrent networks", EPYC, ("rnn_cpu",), against="passes"),
+    Group("one core: softmax and gradient", EPYC, ("memory_one_core",), named("softmax", "softmax_grad")),
+    Group("one core: pooling", EPYC, ("memory_one_core",), named("pool")),
+    Group("one core: gradient of averages", EPYC, ("memory_one_core",),
+          lambda row: row["case"].startswith("pool_grad average")),
+    Group("one core: gradient of maxima alone", EPYC, ("memory_one_core",),
+          lambda row: row["case"].startswith("pool_grad max")),
+    Group("one core: maxima and their gradient", EPYC, ("memory_one_core",), named("pool+pool_grad")),
+    Group("one core: batch norm, training and gradient", EPYC, ("memory_one_core",),
+          lambda row: row["case"].startswith("batch_normalization_train")),
+    Group("one core: batch norm, inference", EPYC, ("memory_one_core",), named("batch_normalization_test")),
 )  # fmt: skip
 
 #: Numba's kernels alone against the fastest plan of cuDNN, both after `tune`

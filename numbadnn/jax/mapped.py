@@ -32,6 +32,10 @@ def mapped(function: Callable[..., tuple[Any, ...]], fold: Fold) -> Callable[...
 
         @one.def_vmap
         def rule(axis_size: int, in_batched: Any, *arrays: Any) -> tuple[Any, Any]:
+            if not axis_size:  # of nothing there are neither images nor groups
+                alone = [jax.ShapeDtypeStruct(a.shape[b:], a.dtype) for a, b in zip(arrays, in_batched, strict=True)]
+                none = tuple(jnp.zeros((0, *r.shape), r.dtype) for r in jax.eval_shape(one, *alone))
+                return call.varying_as(arrays, none), (True,) * len(none)
             found = fold(everywhere, static, axis_size, tuple(in_batched), arrays)
             if found is None:
                 found = _in_turn(one, tuple(in_batched), arrays)
@@ -73,7 +77,8 @@ def _in_turn(function: Callable[..., Any], batched: tuple[bool, ...], arrays: tu
 def fold_in(array: Any, axis: int) -> Any:
     """The first axis becomes part of ``axis`` of the rest, as its slower half."""
     array = jnp.moveaxis(array, 0, axis)
-    return array.reshape(*array.shape[:axis], -1, *array.shape[axis + 2 :])
+    shape = array.shape
+    return array.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
 
 
 def unfold(array: Any, axis: int, size: int) -> Any:

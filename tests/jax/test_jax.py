@@ -176,6 +176,20 @@ def test_conv_transpose_is_jax_s(padding: str, stride: int, kernel: bool) -> Non
     close(*each)
 
 
+@pytest.mark.parametrize(("mapped", "images"), [(0, 2), (2, 0)])
+def test_vmap_of_nothing(mapped: int, images: int) -> None:
+    x, w = jnp.zeros((mapped, images, 3, 5, 5)), jnp.zeros((mapped, 4, 3, 3, 3))
+
+    def loss(x: Any, w: Any) -> Any:
+        return (nj.softmax(nj.conv(x, w, (1, 1), "VALID"), 1) ** 2).sum()
+
+    for axes in ((0, None), (0, 0), (None, 0)):
+        given = tuple(a if axis == 0 else jnp.zeros(a.shape[1:]) for a, axis in zip((x, w), axes, strict=True))
+        found = jax.vmap(jax.grad(loss, (0, 1)), axes)(*given)
+        assert [g.shape for g in found] == [x.shape, w.shape]
+        assert not any(g.any() for g in found)
+
+
 def test_layouts_are_views() -> None:
     """Only the call itself is in the computation: no transposition, whatever the order of the axes, gradients too."""
     x, w = map(jnp.asarray, laid_out(LAST, IMAGE, FILTERS))

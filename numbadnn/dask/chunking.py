@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -104,16 +105,19 @@ def _threads() -> int:
 
 
 def _largest(problem: Any, shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
-    """Elements of a chunk with its border and of its result: those of a chunk in the middle, which has borders on all sides."""
+    """Elements of a chunk with its border and of its result, at most."""
     cut = tuple(_sizes(n, c) for n, c in zip(shape, chunks, strict=True))
-    result = pieces.follow(problem, cut)
-    middle = []
-    for sizes in result:
-        at = len(sizes) // 2
-        start = sum(sizes[:at])
-        middle.append(slice(start, start + sizes[at]))
-    piece = pieces.piece(problem, tuple(middle))
-    return sum(math.prod(read.shape) for read in piece.reads) + math.prod(piece.shape)
+    along = [_candidates(sizes) for sizes in pieces.follow(problem, cut)]
+    found = [pieces.piece(problem, part) for part in itertools.product(*along)]
+    read = [sum(math.prod(read.shape) for read in piece.reads) for piece in found]
+    return max(max(math.prod(chunks), r) + math.prod(piece.shape) for r, piece in zip(read, found, strict=True))
+
+
+def _candidates(sizes: tuple[int, ...]) -> list[slice]:
+    """Chunks of an axis that may be the largest: one of the ends, one between, which has two borders, or the longest."""
+    edges = [0, *itertools.accumulate(sizes)]
+    some = {0, len(sizes) // 2, len(sizes) - 1, sizes.index(max(sizes))}
+    return [slice(edges[i], edges[i + 1]) for i in sorted(some)]
 
 
 def _sizes(n: int, chunk: int) -> tuple[int, ...]:

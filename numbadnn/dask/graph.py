@@ -102,7 +102,11 @@ class Tasks:
             dependencies.append(self.filters.array)
         for window in self.windows.values():
             self.layer.update(window.borders)
-        return HighLevelGraph.from_collections(self.name, self.layer, dependencies=dependencies)
+        graph = HighLevelGraph.from_collections(self.name, self.layer, dependencies=dependencies)
+        # a source is a layer of its own, below the array's
+        sources = {window.source[0] for window in self.windows.values() if window.source is not None}
+        graph.dependencies[self.name] = graph.dependencies[self.name] | sources
+        return graph
 
 
 #: bytes of a chunk that is worth a step of its own: to copy fewer takes no longer than two more calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import pickle
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 da = pytest.importorskip("dask.array")
 import dask  # noqa: E402
+from dask.graph_manipulation import clone  # noqa: E402
 
 import numbadnn  # noqa: E402
 import numbadnn.dask as nd  # noqa: E402
@@ -367,6 +369,35 @@ def test_chunks_of_unknown_sizes_are_refused() -> None:
 def test_other_arguments_than_arrays_are_refused() -> None:
     with pytest.raises(TypeError, match="input: expected a Dask array, or an array to make one of, got list"):
         nd.conv2d([1], W)
+
+
+@pytest.mark.parametrize(
+    ("function", "w", "shape", "parameters"),
+    [
+        ("pool", None, (3, 1, 19, 16), {"ws": (3, 2), "stride": (1, 1)}),  # two images and one: the larger comes first
+        ("conv2d", (3, 1, 5, 5), (1, 1, 30, 20), {"border_mode": "full"}),  # the last chunk has the most outputs
+        ("conv2d", (3, 1, 1, 1), (1, 1, 28, 20), {"subsample": 2}),  # windows see less than a chunk
+    ],
+)
+def test_the_largest_of_suggested_chunks_fits(function: str, w: Any, shape: Any, parameters: Any) -> None:
+    x, filters = np.zeros(shape, np.float32), [] if w is None else [np.zeros(w, np.float32)]
+    call = getattr(nd, function)
+    for memory in range(3000, 40000, 500):
+        try:
+            chunks = nd.suggest_chunks(call, x, *filters, memory=memory, workers=1, **parameters)
+        except ValueError:
+            continue
+        cut = da.from_array(x, chunks=chunks)
+        held = [max(map(math.prod, itertools.product(*a.chunks))) for a in (cut, call(cut, *filters, **parameters))]
+        assert 1.25 * 4 * (sum(held) + sum(f.size for f in filters)) <= memory
+
+
+def test_a_source_is_part_of_the_graph() -> None:
+    zarr = pytest.importorskip("zarr")
+    x = da.from_zarr(zarr.array(normal(1, 1, 8, 8)), chunks=(1, 1, 4, 4))
+    y = nd.pool(x, (3, 3), (1, 1))
+    assert y.dask.dependencies[y.name] == set(x.dask.layers)
+    assert np.array_equal(clone(y, omit=x).compute(), y.compute())
 
 
 def test_suggested_chunks_fit() -> None:

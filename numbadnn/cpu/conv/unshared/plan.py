@@ -13,8 +13,10 @@ from numbadnn.cpu.lang.parallel import STORED, address, kernel_of, most_scratch,
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.registry import SEQUENCE, Executable
 
-#: images whose patches lie together in a buffer of the forward direction
+#: images that a filter is read once for
 IMAGES_TOGETHER = 32
+#: bytes of the images' gradient that a thread adds to, and of the filters that it holds for a position, about
+PLANES, ROWS = 1 << 18, 1 << 15
 
 
 def plan_unshared(problem: ConvProblem) -> Executable:
@@ -28,8 +30,10 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     like, slack = np.empty(1, STORED[x.dtype]), VECTOR_BYTES // real().itemsize
     taps = np.array(tap_list(problem), np.int64)
     channel = np.repeat(np.arange(C, dtype=np.int64), len(taps))
-    # channel, row and column it adds, offset in the filter
-    terms = np.column_stack([channel, np.tile(taps[:, :2], (C, 1)), channel * w.strides[3] + np.tile(taps[:, 2], C)])
+    rows, columns, within = (np.tile(taps[:, i], C) for i in range(3))
+    # channel, row and column it adds, offset in the filter and in planes of an image
+    offsets = channel * w.strides[3] + within, (channel * H + rows) * W + columns
+    terms = np.column_stack([channel, rows, columns, *offsets])
     steps = set(np.diff(terms[:, 3]).tolist()) or {1}
     pitch = -(-len(terms) // slack) * slack
     geo = Geometry(
@@ -51,26 +55,32 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     alpha, beta = scalars(problem)
     order = [("x", "w", "y").index(name) for name in (*problem.input_names, problem.output_name)]
 
-    def shares(threads: int) -> tuple[int, int]:
-        """Images or channels that a thread takes together, and elements that it works in."""
-        together = N if direction == "grad_weights" else min(N, IMAGES_TOGETHER)
-        if direction == "grad_inputs":  # channels of a job: such that there are as many jobs as threads
-            together = -(-C // min(C, max(1, -(-threads // (N * G)))))
-        size = (together * H * W + 2 * pitch if direction == "grad_inputs" else (together + 1) * pitch) + 2 * slack
-        return together, -(-size // 16) * 16
+    def shares(threads: int) -> tuple[int, int, int]:
+        """Images and channels that a thread takes together, and elements that it works in."""
+        images, channels = N if direction == "grad_weights" else min(N, IMAGES_TOGETHER), C
+        size = (images + 1) * pitch
+        if direction == "grad_inputs":
+            of_plane, of_row = H * W * real().itemsize, geo.K * len(taps) * real().itemsize
+            images = max(1, min(images, PLANES // of_plane))
+            channels = max(1, min(C, PLANES // (images * of_plane), ROWS // of_row))
+            channels = min(channels, -(-C // -(-threads // (G * -(-N // images)))))  # as many jobs as threads
+            images = min(images, -(-N // -(-threads // (G * -(-C // channels)))))
+            row = -(-channels * len(taps) // slack) * slack
+            size = images * channels * H * W + (geo.K + 1) * row + images * geo.K
+        return images, channels, -(-(size + 2 * slack) // 16) * 16
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
         threads = thread_count(work)
-        together, size = shares(threads)
+        images, channels, size = shares(threads)
         addresses = [0, 0, 0]
         for which, array in zip(order, (*inputs, *outputs), strict=True):
             addresses[which] = address(array)
         nbytes = threads * size * real().itemsize
         planes = scratch(nbytes)[:nbytes]
-        rows = planes.view(real).reshape(threads, size)
-        kernel(threads, *addresses, like, geo, terms, rows, address(planes), together, alpha, beta)
+        planes_of = planes.view(real).reshape(threads, size)
+        kernel(threads, *addresses, like, geo, terms, planes_of, address(planes), images, channels, alpha, beta)
 
-    most = most_scratch(work, lambda threads: threads * shares(threads)[1] * real().itemsize)
+    most = most_scratch(work, lambda threads: threads * shares(threads)[2] * real().itemsize)
     return Executable(
         run, determinism="gpu_to_gpu", facts={"kernel": "unshared"}, summation=SEQUENCE, scratch_bytes=most
     )

@@ -1,8 +1,8 @@
 """Convolution with a filter for each position of the output (unshared), and its gradients.
 
 Each filter is met by as many products as there are images, so that reading the filters is the cost and there is no matrix
-worth laying out. A job takes a position (or, for the gradient of the images, some channels of an image), gathers what the
-filter sees into a buffer of its thread, and then goes along the filters' memory. Every sum runs over the terms (channel, tap)
+worth laying out. A job takes a position (or, for the gradient of the images, some channels of some images), gathers what
+the filter sees into a buffer of its thread, and then goes along the filters' memory. Every sum runs over the terms (channel, tap)
 by vectors and then lanes, over filters or over images, in one order that no number of threads changes. Loading this
 module imports Numba.
 """
@@ -29,6 +29,15 @@ def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
 
 
 @inner
+def _within(first, size, terms, axis):
+    """Whether a window that begins at ``first`` lies within an axis of the image."""
+    inside = True
+    for m in range(terms.shape[0]):
+        inside = inside and 0 <= first + terms[m, axis] < size
+    return inside
+
+
+@inner
 def _filter(here, w, at, m0, m1, geo, terms, like):
     """Terms m0..m1 of the filter that begins at ``at``."""
     if geo.w_step == 1:
@@ -48,7 +57,7 @@ def _dot(a, b, geo, like):
     return sums
 
 
-def forward(x, w, y, like, geo, terms, planes, work, images, alpha, beta, threads):
+def forward(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
     """y; ``images`` are gathered together."""
     size, acc, vl = planes.shape[1], accsize(like), lanes(like)
     chunks = (geo.N + images - 1) // images
@@ -77,44 +86,57 @@ def forward(x, w, y, like, geo, terms, planes, work, images, alpha, beta, thread
                     store1(y, at, one, like)
 
 
-def inputs(x, w, y, like, geo, terms, planes, work, channels, alpha, beta, threads):
-    """x of ``channels`` at a time: each position adds the sum over filters of its own terms."""
+def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
+    """x of ``images`` and ``channels`` at a time: each position adds the sum over filters of its own terms.
+
+    What is read of the filters is read once for all these images.
+    """
     size, acc, vl = planes.shape[1], accsize(like), lanes(like)
-    taps = geo.terms // geo.C
-    chunks = (geo.C + channels - 1) // channels
-    jobs = geo.N * geo.G * chunks
+    taps, plane = geo.terms // geo.C, geo.H * geo.W
+    chunks, blocks = (geo.C + channels - 1) // channels, (geo.N + images - 1) // images
+    pitch = (channels * taps + vl - 1) // vl * vl
+    jobs = blocks * geo.G * chunks
     for tid in prange(threads):
         buffer = planes[tid]
         here = work + tid * size * acc
-        sums = channels * geo.H * geo.W
-        row = sums + geo.pitch
+        sums = images * channels * plane
+        rows = sums + pitch
+        tops = rows + geo.K * pitch
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
-            n, g, c0 = job // chunks // geo.G, job // chunks % geo.G, job % chunks * channels
-            c1 = min(c0 + channels, geo.C)
+            n0, g, c0 = job // chunks // geo.G * images, job // chunks % geo.G, job % chunks * channels
+            n1, c1 = min(n0 + images, geo.N), min(c0 + channels, geo.C)
             m0, m1 = c0 * taps, c1 * taps
-            buffer[:] = 0
+            buffer[:sums] = 0
             for p in range(geo.P):
                 for q in range(geo.Q):
-                    buffer[sums : sums + m1 - m0] = 0
-                    for k in range(g * geo.K, (g + 1) * geo.K):
-                        _filter(here + row * acc, w, k * geo.w_k + p * geo.w_h + q * geo.w_w, m0, m1, geo, terms, like)
-                        top = fill(load1(y, n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w, like), like)
+                    whole = _within(p * geo.step_h, geo.H, terms, 1) and _within(q * geo.step_w, geo.W, terms, 2)
+                    for k in range(geo.K):
+                        at = (g * geo.K + k) * geo.w_k + p * geo.w_h + q * geo.w_w
+                        _filter(here + (rows + k * pitch) * acc, w, at, m0, m1, geo, terms, like)
+                        at = (g * geo.K + k) * geo.y_k + p * geo.y_h + q * geo.y_w
+                        for n in range(n0, n1):
+                            poke(here, tops + (n - n0) * geo.K + k, load1(y, n * geo.y_n + at, like), like)
+                    for n in range(n0, n1):
                         for m in range(0, m1 - m0, vl):
-                            at = here + (sums + m) * acc
-                            value = load_acc(here + (row + m) * acc, like)
-                            store_acc(at, multiply_add(top, value, load_acc(at, like)), like)
-                    for m in range(m0, m1):
-                        h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
-                        if 0 <= h < geo.H and 0 <= v < geo.W:
-                            buffer[((terms[m, 0] - c0) * geo.H + h) * geo.W + v] += buffer[sums + m - m0]
-            for c in range(c0, c1):
-                for h in range(geo.H):
-                    at = n * geo.x_n + (g * geo.C + c) * geo.x_c + h * geo.x_h
-                    line = here + ((c - c0) * geo.H + h) * geo.W * acc
-                    write_run(line, x, at, geo.W, geo.x_w, alpha, beta, like)
+                            total = zeros(like)
+                            for k in range(geo.K):
+                                top = fill(peek(here, tops + (n - n0) * geo.K + k, like), like)
+                                total = multiply_add(top, load_acc(here + (rows + k * pitch + m) * acc, like), total)
+                            store_acc(here + (sums + m) * acc, total, like)
+                        first = ((n - n0) * channels - c0) * plane + p * geo.step_h * geo.W + q * geo.step_w
+                        for m in range(m0, m1):
+                            h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
+                            if whole or (0 <= h < geo.H and 0 <= v < geo.W):
+                                buffer[first + terms[m, 4]] += buffer[sums + m - m0]
+            for n in range(n0, n1):
+                for c in range(c0, c1):
+                    for h in range(geo.H):
+                        at = n * geo.x_n + (g * geo.C + c) * geo.x_c + h * geo.x_h
+                        line = here + (((n - n0) * channels + c - c0) * geo.H + h) * geo.W * acc
+                        write_run(line, x, at, geo.W, geo.x_w, alpha, beta, like)
 
 
-def filters(x, w, y, like, geo, terms, planes, work, images, alpha, beta, threads):
+def filters(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
     """w: each filter is a sum over the images alone; ``images`` is their number."""
     size, acc, vl = planes.shape[1], accsize(like), lanes(like)
     jobs = geo.P * geo.Q * geo.G

@@ -30,7 +30,7 @@ def choose(candidates: Candidates, from_files: bool = True) -> Choice:
     options = candidates.options
     if candidates.backend is not None:
         select.check_named(candidates.backend, candidates.policy)
-    select.warn_of_unknown(options.exclude)
+    select.warn_of_unknown(options)
     chosen = _chosen(candidates, from_files)
     log.note("debug", "%s runs on %s, decided by %s", candidates.problem, chosen.impl.name, chosen.decided_by)
     if chosen.fallback:
@@ -115,7 +115,8 @@ def _nothing(candidates: Candidates, refusals: list[Refusal]) -> Choice:
     how = f"backend={backend!r} cannot compute" if backend else "no implementation can compute"
     if backend is None and len(options.backend) > 1:
         how = f"no implementation of {select.asked(options, None)} can compute"
-    raise NotSupportedError(f"{how} {problem}", tuple(refusals))
+    meant = "".join(f"; {text}" for text in select.unknown("only", options.only))
+    raise NotSupportedError(f"{how} {problem}{meant}", tuple(refusals))
 
 
 def _elsewhere(r: Refusal) -> bool:

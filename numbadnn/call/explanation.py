@@ -108,7 +108,7 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     """
     if operands.is_empty(problem):
         return Explanation(problem, policy, "empty", "empty", ())
-    select.warn_of_unknown(options.exclude)
+    select.warn_of_unknown(options)
     untuned = options if options.tune not in remembered.NOW else options.replace({"tune": "cached"}, {})
     candidates = Candidates(problem, policy, untuned, backend)
     choice: select.Choice | None = None

@@ -191,16 +191,17 @@ def nominal(problem: Any, policy: Policy) -> Any:
     return images.of_images(problem)
 
 
-def warn_of_unknown(exclude: tuple[str, ...]) -> None:
-    """A name that is no implementation's excludes nothing, which nobody would notice."""
-    for text in _unknown(exclude):
+def warn_of_unknown(options: Options) -> None:
+    """A name that is no implementation's leaves nothing out (``exclude``), lets nothing in (``only``): nobody would notice."""
+    # one name alone that lets nothing in is an error
+    for text in (*unknown("exclude", options.exclude), *(unknown("only", options.only) if options.only[1:] else ())):
         warn(text)
 
 
 @functools.lru_cache(64)
-def _unknown(exclude: tuple[str, ...]) -> tuple[str, ...]:
+def unknown(option: str, names: tuple[str, ...]) -> tuple[str, ...]:
     """What is to be said of names that are no implementation's, of any operation."""
-    some = [pattern for pattern in exclude if pattern not in (f"{backend}.*" for backend in BACKENDS)]
+    some = [pattern for pattern in names if pattern not in (f"{backend}.*" for backend in BACKENDS)]
     if not some:
         return ()
     import difflib
@@ -213,7 +214,8 @@ def _unknown(exclude: tuple[str, ...]) -> tuple[str, ...]:
         if not fnmatch.filter(known, pattern):
             near = difflib.get_close_matches(pattern, known, 1)
             meant = f": {near[0]} is meant?" if near else ""
-            texts.append(f"exclude={pattern!r} is the name of no implementation and excludes nothing{meant}")
+            effect = {"exclude": " and excludes nothing", "only": ""}[option]
+            texts.append(f"{option}={pattern!r} is the name of no implementation{effect}{meant}")
     return tuple(texts)
 
 

@@ -64,12 +64,15 @@ def _steps(shape: tuple[int, ...], itemsize: int) -> list[int]:
     return [math.prod(shape[axis + 1 :]) * itemsize for axis in range(len(shape))]
 
 
-def worth(shape: tuple[int, ...], dtype: Any, parts: list[Any]) -> bool:
-    """Whether a block goes to a GPU in rows of its parts: one of them is pinned, and rows are long.
+def pinned(shape: tuple[int, ...], dtype: Any, parts: list[Any]) -> list[bool]:
+    """Which parts are pinned, where a block goes to a GPU in rows of them: one of them is, and rows are long. Else nothing.
 
     Parts that are not are copied to pinned memory first, each by itself.
     """
     if any(not isinstance(p, np.ndarray) or p.dtype != dtype or not p.size for p in parts):
-        return False
+        return []
     count = sum(p.nbytes // _row(p, shape)[0] for p in parts)
-    return sum(p.nbytes for p in parts) >= count * LEAST_ROW and any(map(is_pinned, parts))
+    if sum(p.nbytes for p in parts) < count * LEAST_ROW:
+        return []
+    found = [is_pinned(p) for p in parts]
+    return found if any(found) else []

@@ -43,14 +43,15 @@ class Lane:
     ) -> Any | None:
         """A block on the GPU, zero beside its parts, where it is better copied from where these lie; else None."""
         with self._cuda.gpus[self.device]:
-            if not direct.worth(shape, dtype, parts):
+            pinned = direct.pinned(shape, dtype, parts)
+            if not pinned:
                 return None
             block = _in(self._held(self._there, slot, math.prod(shape) * np.dtype(dtype).itemsize), shape, dtype)
             address = block.__cuda_array_interface__["data"][0]
             if sum(p.size for p in parts) != math.prod(shape):
                 self._cleared(address, block.nbytes)
             for i, (part, put) in enumerate(zip(parts, puts, strict=True)):
-                if not direct.is_pinned(part):
+                if not pinned[i]:
                     mine = self.pinned((slot, i), part.shape, dtype)
                     mine[...] = part
                     part = mine

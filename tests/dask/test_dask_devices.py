@@ -153,13 +153,14 @@ class FakeDriver:
         self.flags: list[int] = []
         self.copied: list[int] = []
         self.pinned: list[np.ndarray] = []
+        self.asked = 0
 
     def cuStreamCreate(self, flags: int) -> tuple[int, int]:
         self.flags.append(flags)
         return 0, 77
 
     def cuMemcpyHtoDAsync(self, there: int, here: int, nbytes: int, stream: int) -> tuple[int]:
-        assert stream == 77 and self.cuPointerGetAttribute(2, here)[0] == 0
+        assert stream == 77 and self.is_pinned(here)
         ctypes.memmove(there, here, nbytes)
         self.copied.append(nbytes)
         return (0,)
@@ -169,8 +170,12 @@ class FakeDriver:
         return (0,)
 
     def cuPointerGetAttribute(self, attribute: int, address: int) -> tuple[int, int]:
+        self.asked += 1
+        return (0, 1) if self.is_pinned(address) else (1, 0)
+
+    def is_pinned(self, address: int) -> bool:
         bounds = map(np.lib.array_utils.byte_bounds, self.pinned)
-        return (0, 1) if any(low <= address < high for low, high in bounds) else (1, 0)
+        return any(low <= address < high for low, high in bounds)
 
     def pinned_array(self, shape: Any, dtype: Any) -> np.ndarray:
         self.pinned.append(np.full(shape, 99, dtype))
@@ -256,9 +261,11 @@ def from_where_they_lie(lane: devices.Lane, driver: FakeDriver) -> None:
             for part, put in zip(parts, puts, strict=True):
                 right[put] = part
             driver.copied.clear()
+            driver.asked = 0
             found = lane.from_parts(0, into, np.dtype(np.float32), parts, puts)
             assert found is not None and np.array_equal(found.copy_to_host(), right)
             assert sum(driver.copied) == sum(p.nbytes for p in parts)
+            assert driver.asked == 2 * len(parts)  # once about each one's first and last byte
             y = lane.call(lambda block, stream: block, [found], [], {})
             assert np.array_equal(y, right)
         assert lane.from_parts(0, shape, np.dtype(np.float32), [whole], [tuple(map(slice, shape))]) is None

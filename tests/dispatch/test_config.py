@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numbadnn
-from numbadnn import config
+from numbadnn import NotSupportedError, config
 from numbadnn.host import files as stored
 
 GIVEN = {
@@ -180,6 +180,18 @@ def test_a_name_of_no_implementation_that_is_excluded_is_said() -> None:
         warnings.simplefilter("error")
         with pytest.warns(RuntimeWarning, match=r"'cpu.lin\*' is the name of no implementation"):
             numbadnn.softmax(x)
+
+
+def test_a_name_of_no_implementation_that_alone_may_run_is_said() -> None:
+    x = np.ones((2, 3), "float32")
+    meant = "only='cpu.lop' is the name of no implementation: cpu.loops is meant"
+    with numbadnn.using(only="cpu.lop"), pytest.raises(NotSupportedError, match=meant):
+        numbadnn.softmax(x)
+    for ask in (lambda: numbadnn.explain(numbadnn.softmax, x), lambda: numbadnn.softmax(x)):
+        with numbadnn.using(only="cpu.lop,cpu.loops"), pytest.warns(RuntimeWarning, match=meant):
+            ask()
+    with numbadnn.using(only="cpu.*,numba.direct"):
+        numbadnn.softmax(x)
 
 
 def test_none_is_the_default() -> None:

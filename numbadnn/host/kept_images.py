@@ -29,13 +29,17 @@ _PROCESSOR = re.compile(rb"^(vendor_id|cpu family|model|model name|stepping|flag
 
 def stamp(*packages: str) -> str:
     """What all images made of these imported packages of the library depend on, as text; "" where none are used."""
-    fixed = _fixed(packages)
-    return "\0".join([fixed, *sources.settings()]) if fixed else ""
+    return "\0".join([_fixed(packages), *sources.settings()]) if are_used(*packages) else ""
+
+
+def are_used(*packages: str) -> bool:
+    """Whether there is a ``stamp``; it need not be made, for which the environment is read."""
+    return bool(_fixed(packages))
 
 
 def can_keep(*packages: str) -> bool:
     """Whether what this process compiles, which has imported Numba, is what ``stamp`` says."""
-    return bool(stamp(*packages)) and not sources.deviations()
+    return are_used(*packages) and not sources.deviations()
 
 
 @functools.cache

@@ -34,6 +34,11 @@ def compute():
     return hashlib.sha256(b"".join(y.tobytes() for y in (*made, *block.apply(*states)))).hexdigest()
 first = compute()
 packages = sorted({n.split(".")[0] for n in sys.modules} & {"numba", "llvmlite", "scipy"})
+if not packages:  # a plan of another shape reads none of Numba's settings, for which it would go through the environment
+    from numbadnn.host import sources
+    settings, sources.settings = sources.settings, None
+    numbadnn.conv2d(x[:, :, :6, :5], w)
+    sources.settings = settings
 found = []
 threads = [threading.Thread(target=lambda: found.append(compute())) for _ in range(4)]
 for thread in threads: thread.start()

@@ -30,7 +30,7 @@ _ONE = {int, float, bool, *(np.dtype(t).type for t in "?bhilBHILfd")}
 
 def without_numba() -> bool:
     """Whether kernels are looked for here: nobody has imported Numba, and this machine's objects are known."""
-    return "numba" not in sys.modules and bool(stamp())
+    return "numba" not in sys.modules and kept_images.are_used(_PACKAGE)
 
 
 def stamp() -> str:

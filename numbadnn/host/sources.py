@@ -222,8 +222,11 @@ def _of_environment(_given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _settings(config: ModuleType) -> dict[str, str]:
-    """Those that are not of CUDA, but for debugging information, which numba-cuda reads here too."""
-    read = {name: repr(value) for name, value in vars(config).items() if name.isupper()}
+    """Those that are not of CUDA, but for debugging information, which numba-cuda reads here too.
+
+    A name with an underscore is none: it says whether PyYAML is installed.
+    """
+    read = {name: repr(value) for name, value in vars(config).items() if name.isupper() and name[0] != "_"}
     return {name: value for name, value in read.items() if "CUDA" not in name or name == "CUDA_DEBUGINFO_DEFAULT"}
 
 

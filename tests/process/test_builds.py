@@ -99,6 +99,14 @@ def test_code_of_other_flags_is_not_believed(
     assert hits(kept("int64(int64)")(body)) == 1
 
 
+def test_code_is_found_whether_pyyaml_is_installed_or_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.core import config
+
+    kept("int64(int64)")(body)
+    monkeypatch.setattr(config, "_HAVE_YAML", not config._HAVE_YAML)
+    assert hits(kept("int64(int64)")(body)) == 1
+
+
 def test_code_of_other_options_or_enclosed_values_is_not_believed(folder: Path) -> None:
     def adder(n):
         return lambda x: x + n

@@ -61,11 +61,10 @@ bench: $(call stamp,bench cli)
 benches: $(call stamp,bench cli)
 	for file in $(filter-out bench/bench_layers.py,$(wildcard bench/bench_*.py)); do $(BIN)/python $$file $(ARGS) || exit 1; done
 
-# build/docs/html, where a warning is an error, and the examples in pages; examples run again when they have changed
+# build/docs/html, where a warning is an error; the gallery's examples run again when they have changed, those in pages are tests
 docs: $(call stamp,docs)
 	rm -rf docs/made/api
 	$(SPHINX) -W -b html docs build/docs/html $(ARGS)
-	$(SPHINX) -W -b doctest docs build/docs/doctest
 	@echo "written to build/docs/html/index.html"
 
 # links to other hosts; those within the documentation are checked by every build

@@ -20,12 +20,10 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.doctest",
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
     "made_pages",
     "every_name",
-    "page_examples",
     "source_links",
 ]
 # examples and their own indexes are read from docs/made; files of made/include are parts of other pages
@@ -63,8 +61,6 @@ sphinx_gallery_conf = {
     "plot_gallery": "True",
 }
 
-doctest_test_doctest_blocks = ""  # pytest runs those of docstrings
-doctest_global_setup = "import numpy as np, numbadnn"
 # links to other hosts: what a host cannot say now is no fault of a page (_ext/gone.py)
 linkcheck_timeout = 5
 linkcheck_retries = 1

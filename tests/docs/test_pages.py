@@ -2,10 +2,11 @@
 
 A fence of Python may name what it needs behind the language: packages, `gpu`, or `slow`, as in ```` ```python gpu cupy ````. The
 blocks of a page run one after the other in one fresh namespace; a block of `text` that follows is what they print. Commands of
-`sh` run where they are numbadnn's own, and are looked up where they install or make something.
+`sh` run where they are numbadnn's own, and are looked up where they install or make something. What begins with ``>>>`` runs too.
 """
 
 import contextlib
+import doctest
 import io
 import re
 import shlex
@@ -13,8 +14,10 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
+import numbadnn
 from numbadnn.__main__ import _parser, main
 from numbadnn.config import OPTIONS
 
@@ -75,6 +78,26 @@ def run(block: Block, page: Path, namespace: dict[str, Any]) -> None:
         exec(code, namespace)
     if block.prints is not None:
         assert printed.getvalue() == block.prints
+
+
+#: pages whose examples run beside the tests of the package that they need
+OF_PACKAGES = [ROOT / "docs/how-to/jax.md", ROOT / "docs/how-to/larger-than-memory.md"]
+SHOWING = [page for page in PAGES if any(block.language == "pycon" for block in blocks(page))]
+
+
+def test_examples_of_packages_are_on_their_pages() -> None:
+    assert set(OF_PACKAGES) <= set(SHOWING)
+
+
+@pytest.mark.parametrize("page", [page for page in SHOWING if page not in OF_PACKAGES], ids=lambda page: page.stem)
+def test_what_the_page_shows_is_what_happens(page: Path) -> None:
+    names, runner = {"np": np, "numbadnn": numbadnn}, doctest.DocTestRunner()
+    for block in blocks(page):
+        if block.language == "pycon":
+            examples = doctest.DocTestParser().get_doctest(block.code, names, page.name, str(page), block.line)
+            runner.run(examples, clear_globs=False)
+            names |= examples.globs
+    assert runner.tries and not runner.failures
 
 
 def commands() -> list[Any]:

@@ -304,7 +304,7 @@ from numbadnn.validate.fuzz.garbage import run_once
 for i in range(int(sys.argv[1])):
     numba.njit(eval(f"lambda x: x + {i}"))(1)
 for number in sys.argv[2:]:
-    run_once(int(number), 4, -1)
+    run_once(int(number), 2, -1)
 builds = [b for k in _parallel._kernels.values() for b in (k._serial, k._parallel) if b is not None]
 print(sum(sum(b.stats.cache_misses.values()) for b in builds), "compiled")
 """

@@ -206,12 +206,8 @@ def _copy_window(
 def store_box(target: Map, x: int, y: int, z: int, source: int) -> None:
     block, (width, height) = _block(), target.box[:2]
     item = target.array.itemsize
-    box = np.zeros((height, width * item), np.uint8)
-    for row in range(height):
-        for piece in range(width * item // 16):
-            at = int(source) + row * width * item + piece * 16
-            at = _swizzled(at) if width * item == 128 else at
-            box[row, piece * 16 : piece * 16 + 16] = block.memory[at : at + 16]
+    at = int(source) + np.arange(0, height * width * item, 16)
+    box = block.memory.reshape(-1, 16)[(_swizzled(at) if width * item == 128 else at) // 16].reshape(height, -1)
     plane = target.array[int(z)]
     inside = plane[int(y) : int(y) + height, int(x) : int(x) + width]
     inside[...] = box.view(target.array.dtype)[: inside.shape[0], : inside.shape[1]]
@@ -223,12 +219,9 @@ def meet(barrier: int) -> None:
 
 def _arrive(block: Block, target: int, box: np.ndarray, barrier: int) -> None:
     """The rows of a box into shared memory, swizzled, and the barrier told of their bytes."""
-    rows = box.view(np.uint8).reshape(len(box), -1)
-    for row in range(len(rows)):
-        for piece in range(rows.shape[1] // 16):
-            at = _swizzled(target + row * rows.shape[1] + piece * 16)
-            block.memory[at : at + 16] = rows[row, piece * 16 : piece * 16 + 16]
-    arrived(barrier, rows.size)
+    pieces = box.view(np.uint8).reshape(-1, 16)
+    block.memory.reshape(-1, 16)[_swizzled(target + 16 * np.arange(len(pieces))) // 16] = pieces
+    arrived(barrier, pieces.size)
 
 
 def arrived(barrier: int, nbytes: int) -> None:
@@ -246,18 +239,16 @@ def _tile(descriptor: int, count: int, by_rows: bool, dtype: Any) -> np.ndarray:
     if not swizzled and (descriptor >> 62 or not by_rows):
         raise ValueError("expected a descriptor of the 128-byte swizzle, or of rows without one")
     size = np.dtype(dtype).itemsize
-    found = np.zeros((count, 32 // size), dtype)
-    for i in range(count):
-        for k in range(32 // size):
-            if not swizzled:
-                at = start + (i >> 3) * stride + (i & 7) * 16 + (k * size >> 4) * leading + (k * size & 15)
-            elif by_rows:
-                at = start + (i >> 3) * stride + (i & 7) * 128 + k * size
-            else:
-                at = start + (i >> 6) * leading + (k >> 3) * stride + (k & 7) * 128 + (i & 63) * 2
-            at = _swizzled(at) if swizzled else at
-            found[i, k] = memory[at : at + size].view(dtype)[0]
-    return found.astype(np.float32)
+    i, byte = np.arange(count)[:, None], np.arange(0, 32, size)
+    if not swizzled:
+        at = start + (i >> 3) * stride + (i & 7) * 16 + (byte >> 4) * leading + (byte & 15)
+    elif by_rows:
+        at = start + (i >> 3) * stride + (i & 7) * 128 + byte
+    else:
+        k = byte // size
+        at = start + (i >> 6) * leading + (k >> 3) * stride + (k & 7) * 128 + (i & 63) * 2
+    at = _swizzled(at) if swizzled else at
+    return memory.view(dtype)[at // size].astype(np.float32)
 
 
 def wgmma(

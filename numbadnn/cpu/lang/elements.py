@@ -140,6 +140,21 @@ def load1(typingctx, address, offset, like):
 
 
 @intrinsic
+def load_apart(typingctx, address, offset, like):
+    """As ``load1``, of elements that lie apart: LLVM makes no vectors of these, and one float16 is one instruction."""
+
+    def codegen(cx, b, sig, args):
+        ty = IR[like.dtype]
+        value = b.load(at(b, args[0], ty, args[1]), align=like.dtype.bitwidth // 8)
+        if like.dtype == types.uint16 and F16C:
+            return b.fpext(b.bitcast(value, ir.HalfType()), ir.FloatType())
+        return widen(b, value, like.dtype)
+
+    if known(like):
+        return acc_type(like.dtype)(types.int64, types.int64, like), codegen
+
+
+@intrinsic
 def store1(typingctx, address, offset, value, like):
     """Round ``value`` and store it at ``address`` + ``offset`` elements."""
 

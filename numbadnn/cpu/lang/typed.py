@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from numbadnn.cpu.lang.elements import BLOCK, itemsize, load1, narrow_block, store1, widen_block
+from numbadnn.cpu.lang.elements import BLOCK, itemsize, load1, load_apart, narrow_block, store1, widen_block
 from numbadnn.cpu.lang.parallel import LINE
 from numbadnn.cpu.lang.past import narrow_block_past
 from numbadnn.cpu.lang.vector import lanes
@@ -82,7 +82,7 @@ def fetch_as(buffer, n, base, step, like):
         fetch_run(buffer, n, base, like)
     else:
         for i in range(n):
-            buffer[i] = load1(base, i * step, like)
+            buffer[i] = load_apart(base, i * step, like)
 
 
 @inner

@@ -24,6 +24,7 @@ from numbadnn.cpu.lang.elements import (
     itemsize,
     known,
     load1,
+    load_apart,
     peek,
     poke,
     splat,
@@ -165,7 +166,7 @@ def fetch(line, n, base, step, like):
     L = lanes(like)
     if step != 1 or n < L:
         for i in range(n):
-            poke(line, i, load1(base, i * step, like), like)
+            poke(line, i, load_apart(base, i * step, like), like)
         return
     for i in range(0, n, L):
         first = min(i, n - L)  # the last vector overlaps the one before

@@ -7,8 +7,8 @@ from numba import njit, prange
 from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
-from numbadnn.cpu.lang.vector import CHAIN, fill, four_of, lanes, load, load_acc, store_acc, zeros
-from numbadnn.cpu.pool.grad import long_total_of, thread_of, total_of
+from numbadnn.cpu.lang.vector import CHAIN, add, fill, four_of, lanes, load, load_acc, store_acc, zeros
+from numbadnn.cpu.pool.grad import long_total_of, share_of, thread_of
 from numbadnn.cpu.pool.lines import divide, fetch, larger, lowest, number_of_larger, raised, set_word, word
 from numbadnn.cpu.pool.loops import extent, rows_counted
 
@@ -17,7 +17,8 @@ from numbadnn.cpu.pool.loops import extent, rows_counted
 def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
     """The place (``grad.place_of``) of the maximum, for a vector of channels.
 
-    ``first``: of the first element, at address ``cell``, its slice and row, modulo the window's, and its column.
+    ``first``: of the first element, at address ``cell``, its slice and row, modulo the window's, and its column. A row's maximum
+    is found by itself, so that rows need not wait for one another.
     """
     size, most = itemsize(like), lowest(True, like)
     d0, h0, w0 = first
@@ -27,11 +28,14 @@ def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
         for h in range(tall):
             rows = slices + (h0 + h if h0 + h < geo.kh else h0 + h - geo.kh)
             at, row = cell + (d * xs.d + h * xs.h) * size, rows * geo.W + w0
+            best, place = lowest(True, like), raised(zeros(like), row)
             for w in range(wide):
                 value = load(at, 0, mask, zeros(like), like)
-                which = number_of_larger(value, most, row + w, which)
-                most = larger(value, most)
+                place = number_of_larger(value, best, row + w, place)
+                best = larger(value, best)
                 at += xs.w * size
+            which = number_of_larger(best, most, place, which)
+            most = larger(best, most)
     return which
 
 
@@ -70,15 +74,27 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, line
 
 
 @njit(nogil=True, inline="always")
-def _given(row, first, end, terms, count, half, mask, largest, place, past, like):
-    """At address ``row``, the sums of ``count`` shares for the channels ``first`` to ``end``, a vector at a time."""
-    if count > CHAIN:
-        for i in range(first, end, lanes(like)):
-            total = long_total_of(terms, count, i * accsize(like), half, largest, place, like)
-            put(row, i, mask, total, past, like)
-        return
+def _given(row, first, end, terms, windows, half, mask, largest, place, past, like):
+    """At address ``row``, the sums of shares for the channels ``first`` to ``end``, a vector at a time.
+
+    ``windows``: how many rows of windows ``terms`` lists, which windows of each, and the bytes from one to the next.
+    """
+    count, q0, q1, step = windows
     for i in range(first, end, lanes(like)):
-        put(row, i, mask, total_of(terms, count, i * accsize(like), half, largest, place, like), past, like)
+        total = zeros(like)
+        for j in range(count):
+            at = word(terms, j) + q0 * step + i * accsize(like)
+            for _ in range(q1 - q0):
+                total = add(total, share_of(at, half, largest, place, like))
+                at += step
+        put(row, i, mask, total, past, like)
+
+
+@njit(nogil=True, inline="always")
+def _given_by_many(row, first, end, terms, count, half, mask, largest, place, past, like):
+    """The same of more terms than a chain has; ``terms`` lists each."""
+    for i in range(first, end, lanes(like)):
+        put(row, i, mask, long_total_of(terms, count, i * accsize(like), half, largest, place, like), past, like)
 
 
 @inner
@@ -86,20 +102,26 @@ def _cells_of_elements(row, step, kind, geo, lay, place, rows, count, lines, m, 
     """The gradient of a row of elements of m channels, stored at address ``row``; ``place``: of its first column."""
     four, half, terms = four_of(like), lay.slot // 2, rows + 8 * count
     fours, whole, rest = cut(m, four, like)
+    size = lay.strip * accsize(like)
     q0, q1 = 0, 0  # windows q0 ... q1 - 1 hold the element
     for w in range(geo.W):
         while q1 < geo.Q and q1 * geo.sw - geo.pw <= w:
             q1 += 1
         while q0 < q1 and q0 * geo.sw - geo.pw + geo.kw <= w:
             q0 += 1
-        found = 0
-        for j in range(count):
-            for q in range(q0, q1):
-                set_word(terms, found, word(rows, j) + q * lay.strip * accsize(like))
-                found += 1
-        _given(row, 0, fours, terms, found, half, -1, kind == 0, place + w, past, four)
-        _given(row, fours, whole, terms, found, half, -1, kind == 0, place + w, past, like)
-        _given(row, whole, m, terms, found, half, rest, kind == 0, place + w, False, like)
+        found = count * (q1 - q0)
+        if found > CHAIN:
+            for j in range(count):
+                for q in range(q0, q1):
+                    set_word(terms, j * (q1 - q0) + q - q0, word(rows, j) + q * size)
+            _given_by_many(row, 0, fours, terms, found, half, -1, kind == 0, place + w, past, four)
+            _given_by_many(row, fours, whole, terms, found, half, -1, kind == 0, place + w, past, like)
+            _given_by_many(row, whole, m, terms, found, half, rest, kind == 0, place + w, False, like)
+        else:
+            windows = (count, q0, q1, size)
+            _given(row, 0, fours, rows, windows, half, -1, kind == 0, place + w, past, four)
+            _given(row, fours, whole, rows, windows, half, -1, kind == 0, place + w, past, like)
+            _given(row, whole, m, rows, windows, half, rest, kind == 0, place + w, False, like)
         row += step * itemsize(like)
 
 

@@ -8,12 +8,13 @@ that nothing is loaded that no call needs. Importing such a module loads no CUDA
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
 import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -257,7 +258,10 @@ def unregister(impl: Impl) -> None:
 
 
 def implementations(op: str, backends: Iterable[str] = tuple(MODULES)) -> list[Impl]:
-    """The implementations of ``op`` on these backends: backend by backend as in MODULES, each in order of registration."""
+    """The implementations of ``op`` on these backends: backend by backend as in MODULES.
+
+    Each in order of registration, but as the family's module has their names in ``ORDER``, where it says so.
+    """
     backends = [backend for backend in MODULES if backend in backends]
     for backend in backends:
         _load(FAMILY[op], backend)
@@ -271,8 +275,18 @@ def _load(family: str, backend: str) -> None:
     name = MODULES[backend].format(family)
     with undisturbed():
         if importlib.util.find_spec(name):
-            importlib.import_module(name)
+            _put_in_order(family, getattr(importlib.import_module(name), "ORDER", ()))
     _LOADED.add((family, backend))
+
+
+def _put_in_order(family: str, names: Sequence[str]) -> None:
+    """The implementations of these names (``*`` allowed) as they are listed, whatever was imported before; others come behind."""
+
+    def place(impl: Impl) -> int:
+        return next((n for n, name in enumerate(names) if fnmatch.fnmatchcase(impl.name, name)), len(names))
+
+    for op in (op for op in _IMPLS if names and FAMILY[op] == family):
+        _IMPLS[op] = sorted(_IMPLS[op], key=place)
 
 
 def library_version(backend: str) -> str:

@@ -45,7 +45,7 @@ class Candidates:
         return Candidates(self.problem, policy, self.options, self.backend, self.without)
 
     def present(self, backends: Iterable[str] = BACKENDS) -> list[Impl]:
-        """The implementations of those of these backends that can be used here, in order of registration."""
+        """The implementations of those of these backends that can be used here, as the registry lists them."""
         return implementations(self.problem.op, [b for b in backends if b not in self.missing])
 
     def absent(self) -> list[Impl]:
@@ -79,7 +79,7 @@ class Candidates:
         """``present``, the one estimated to be fastest first; fewer backends than all are an order themselves.
 
         An estimate for which a library is asked is made when its implementation may be the next: that takes a new process long.
-        Under FIXED_LEVELS: in the order of registration, those that take everything last; a convolution's by their own
+        Under FIXED_LEVELS: as the registry lists them, those that take everything last; a convolution's by their own
         estimates for a batch of a fixed size, where ``select.nominal`` has one.
         """
         group = {b: n if len(backends) < len(BACKENDS) else 0 for n, b in enumerate(backends)}

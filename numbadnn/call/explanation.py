@@ -104,7 +104,7 @@ def explain(problem: Any, policy: Policy, options: Options, backend: str | None 
     """Ask every implementation about a problem; plans the admitted ones (no launch) to know workspace and engine.
 
     The chosen one comes first, then those admitted, then those refused; of these those of backends that are not there come
-    last, in order of registration.
+    last, as the registry lists them.
     """
     if operands.is_empty(problem):
         return Explanation(problem, policy, "empty", "empty", ())

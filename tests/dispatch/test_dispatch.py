@@ -474,6 +474,23 @@ def test_importing_is_light() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("first", ("numbadnn", "numbadnn.cpu.conv.fft, numbadnn.kernels.conv.unshared.unshared"))
+def test_convolutions_are_asked_in_one_order_whatever_was_imported(first: str) -> None:
+    code = (
+        f"import fnmatch, importlib, {first}\n"
+        "from numbadnn.registry import FAMILY, implementations\n"
+        "for backend, module in ('cpu', 'cpu.conv.conv'), ('numba', 'kernels.conv.conv'):\n"
+        "    found = [[i.name for i in implementations(op, [backend])] for op in FAMILY if FAMILY[op] == 'conv']\n"
+        "    order = importlib.import_module(f'numbadnn.{module}').ORDER\n"
+        "    assert all(any(fnmatch.filter(names, name) for names in found) for name in order)\n"
+        "    for names in found:\n"
+        "        places = [[n for n, pattern in enumerate(order) if fnmatch.fnmatch(name, pattern)] for name in names]\n"
+        "        assert all(len(place) == 1 for place in places) and places == sorted(places), names"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.slow
 def test_memory_stays_bounded_over_four_thousand_changing_shapes() -> None:
     code = (

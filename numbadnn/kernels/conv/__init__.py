@@ -18,5 +18,5 @@ Where several take a problem, their estimates in microseconds (``rank``) decide:
 
 ``parts.py`` makes a kernel take a layer in any batch. ``members.py`` registers several kernels of one kind in a fixed order.
 To add one: a module here or in a wing (what it takes, its configuration, its launch), the device code under the same stem in
-``device/``, and an import in ``conv.py``, or a row of ``MEMBERS`` in ``line.py`` or ``unshared.py``.
+``device/``, and an import and a place in ``conv.py``, or a row of ``MEMBERS`` in ``line.py`` or ``unshared.py``.
 """

@@ -274,7 +274,8 @@ def _load(family: str, backend: str) -> None:
         return
     name = MODULES[backend].format(family)
     with undisturbed():
-        if importlib.util.find_spec(name):
+        wing = name.rpartition(".")[0]
+        if importlib.util.find_spec(wing) and importlib.util.find_spec(name):
             _put_in_order(family, getattr(importlib.import_module(name), "ORDER", ()))
     _LOADED.add((family, backend))
 

@@ -123,6 +123,7 @@ def test_an_operation_has_all_that_it_needs(op: str) -> None:
 
 def test_a_new_operation_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILY, "nothing_yet", "of_its_own")
+    assert implementations("nothing_yet") == []  # nor is there a folder of its family yet
     words = "\n".join(forgotten("nothing_yet"))
     for wanted in (
         "public function", "reference", "law", "complete", "'contract'", "'simulate'", "'validate'", "'bench'", "BATCHED",

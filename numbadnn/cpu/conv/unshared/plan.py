@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ IMAGES_TOGETHER = 32
 PLANES, ROWS = 1 << 18, 1 << 15
 
 
+def _even(whole: int, most: int) -> int:
+    """What shares of the same size have at most, where ``most`` may be in one."""
+    return -(-whole // -(-whole // max(1, min(whole, most))))
+
+
 def plan_unshared(problem: ConvProblem) -> Executable:
     """Any direction, by ``unshared.py``."""
     _unshared = later.module("numbadnn.cpu.conv.unshared.unshared")
@@ -31,8 +37,9 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     taps = np.array(tap_list(problem), np.int64)
     channel = np.repeat(np.arange(C, dtype=np.int64), len(taps))
     rows, columns, within = (np.tile(taps[:, i], C) for i in range(3))
-    # channel, row and column it adds, offset in the filter and in planes of an image
-    offsets = channel * w.strides[3] + within, (channel * H + rows) * W + columns
+    # channel, row and column it adds, offset in the filter, in planes of an image and in x
+    in_x = channel * x.strides[1] + rows * x.strides[2] + columns * x.strides[3]
+    offsets = channel * w.strides[3] + within, (channel * H + rows) * W + columns, in_x
     terms = np.column_stack([channel, rows, columns, *offsets])
     steps = set(np.diff(terms[:, 3]).tolist()) or {1}
     pitch = -(-len(terms) // slack) * slack
@@ -58,11 +65,11 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     def shares(threads: int) -> tuple[int, int, int]:
         """Images and channels that a thread takes together, and elements that it works in."""
         images, channels = N if direction == "grad_weights" else min(N, IMAGES_TOGETHER), C
-        size = (images + 1) * pitch
+        size = (images + 1) * pitch + images
         if direction == "grad_inputs":
-            of_plane, of_row = H * W * real().itemsize, geo.K * len(taps) * real().itemsize
-            images = max(1, min(images, PLANES // of_plane))
-            channels = max(1, min(C, PLANES // (images * of_plane), ROWS // of_row))
+            planes, rows = PLANES // (H * W * real().itemsize), ROWS // (geo.K * len(taps) * real().itemsize)
+            images = _even(N, min(images, math.isqrt(planes)))  # more read filters less often, more channels y
+            channels = _even(C, min(rows, planes // images))
             channels = min(channels, -(-C // -(-threads // (G * -(-N // images)))))  # as many jobs as threads
             images = min(images, -(-N // -(-threads // (G * -(-C // channels)))))
             row = -(-channels * len(taps) // slack) * slack

@@ -18,23 +18,25 @@ from numbadnn.cpu.lang.vector import fill, lanes, load_acc, multiply_add, store_
 
 
 @inner
-def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
-    """What the filters of group g see at (p, q) of images n0..n1: rows of ``pitch`` from ``here``; 0 on padding."""
-    for m in range(geo.terms):
-        h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
-        inside = 0 <= h < geo.H and 0 <= v < geo.W
-        at = (g * geo.C + terms[m, 0]) * geo.x_c + h * geo.x_h + v * geo.x_w
-        for n in range(n0, n1):
-            poke(here, (n - n0) * geo.pitch + m, load1(x, n * geo.x_n + at, like) if inside else 0.0, like)
-
-
-@inner
 def _within(first, size, terms, axis):
     """Whether a window that begins at ``first`` lies within an axis of the image."""
     inside = True
     for m in range(terms.shape[0]):
         inside = inside and 0 <= first + terms[m, axis] < size
     return inside
+
+
+@inner
+def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
+    """What the filters of group g see at (p, q) of images n0..n1: rows of ``pitch`` from ``here``; 0 on padding."""
+    top, left = p * geo.step_h, q * geo.step_w
+    whole = _within(top, geo.H, terms, 1) and _within(left, geo.W, terms, 2)
+    first = g * geo.C * geo.x_c + top * geo.x_h + left * geo.x_w
+    for n in range(n0, n1):  # one after the other: the same pixel of all images lies in the same lines of a cache
+        row, at = here + (n - n0) * geo.pitch * accsize(like), n * geo.x_n + first
+        for m in range(geo.terms):
+            inside = whole or (0 <= top + terms[m, 1] < geo.H and 0 <= left + terms[m, 2] < geo.W)
+            poke(row, m, load1(x, at + terms[m, 5], like) if inside else 0.0, like)
 
 
 @inner
@@ -48,25 +50,78 @@ def _filter(here, w, at, m0, m1, geo, terms, like):
 
 
 @inner
-def _dot(a, b, geo, like):
-    """The sum of products of two rows; beyond the terms they are 0."""
+def _total(lane, sums, like):
+    """The sum of a vector's lanes, in their order; ``lane`` has room for them."""
+    store_acc(lane, sums, like)
+    total = peek(lane, 0, like)
+    for i in range(1, lanes(like)):
+        total += peek(lane, i, like)
+    return total
+
+
+@inner
+def _dot(row, rows, count, to, lane, geo, like):
+    """The sums of products of a row with ``count`` others of ``pitch``, four under way; beyond the terms they are 0."""
+    vl, acc, step = lanes(like), accsize(like), geo.pitch * accsize(like)
+    n = 0
+    while n + 4 <= count:
+        at = rows + n * step
+        a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
+        for m in range(0, geo.pitch, vl):
+            value, here = load_acc(row + m * acc, like), at + m * acc
+            a = multiply_add(value, load_acc(here, like), a)
+            b = multiply_add(value, load_acc(here + step, like), b)
+            c = multiply_add(value, load_acc(here + 2 * step, like), c)
+            d = multiply_add(value, load_acc(here + 3 * step, like), d)
+        poke(to, n, _total(lane, a, like), like)
+        poke(to, n + 1, _total(lane, b, like), like)
+        poke(to, n + 2, _total(lane, c, like), like)
+        poke(to, n + 3, _total(lane, d, like), like)
+        n += 4
+    for last in range(n, count):
+        a = zeros(like)
+        for m in range(0, geo.pitch, vl):
+            a = multiply_add(load_acc(row + m * acc, like), load_acc(rows + last * step + m * acc, like), a)
+        poke(to, last, _total(lane, a, like), like)
+
+
+@inner
+def _combine(to, factors, rows, count, pitch, length, like):
+    """The sum of ``count`` rows of ``pitch``, each times its factor: ``length`` elements, four vectors under way."""
     vl, acc = lanes(like), accsize(like)
-    sums = zeros(like)
-    for m in range(0, geo.pitch, vl):
-        sums = multiply_add(load_acc(a + m * acc, like), load_acc(b + m * acc, like), sums)
-    return sums
+    m, step = 0, lanes(like) * accsize(like)
+    while m + 4 * vl <= length:
+        a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
+        for i in range(count):
+            factor, at = fill(peek(factors, i, like), like), rows + (i * pitch + m) * acc
+            a = multiply_add(factor, load_acc(at, like), a)
+            b = multiply_add(factor, load_acc(at + step, like), b)
+            c = multiply_add(factor, load_acc(at + 2 * step, like), c)
+            d = multiply_add(factor, load_acc(at + 3 * step, like), d)
+        store_acc(to + m * acc, a, like)
+        store_acc(to + m * acc + step, b, like)
+        store_acc(to + m * acc + 2 * step, c, like)
+        store_acc(to + m * acc + 3 * step, d, like)
+        m += 4 * vl
+    for last in range(m, length, vl):
+        a = zeros(like)
+        for i in range(count):
+            factor = fill(peek(factors, i, like), like)
+            a = multiply_add(factor, load_acc(rows + (i * pitch + last) * acc, like), a)
+        store_acc(to + last * acc, a, like)
 
 
 def forward(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
     """y; ``images`` are gathered together."""
-    size, acc, vl = planes.shape[1], accsize(like), lanes(like)
+    size, acc = planes.shape[1], accsize(like)
     chunks = (geo.N + images - 1) // images
     jobs = geo.P * geo.Q * geo.G * chunks
     for tid in prange(threads):
         planes[tid, :] = 0
         here = work + tid * size * acc
         row = here + images * geo.pitch * acc
-        lane = row + geo.pitch * acc
+        found = row + geo.pitch * acc
+        lane = found + images * acc
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
             place, g = job // chunks // geo.G, job // chunks % geo.G
             p, q, n0 = place // geo.Q, place % geo.Q, job % chunks * images
@@ -74,13 +129,10 @@ def forward(x, w, y, like, geo, terms, planes, work, images, channels, alpha, be
             _seen(here, x, n0, n1, g, p, q, geo, terms, like)
             for k in range(g * geo.K, (g + 1) * geo.K):
                 _filter(row, w, k * geo.w_k + p * geo.w_h + q * geo.w_w, 0, geo.terms, geo, terms, like)
+                _dot(row, here, n1 - n0, found, lane, geo, like)
                 for n in range(n0, n1):
-                    store_acc(lane, _dot(row, here + (n - n0) * geo.pitch * acc, geo, like), like)
-                    total = peek(lane, 0, like)
-                    for i in range(1, vl):
-                        total += peek(lane, i, like)
                     at = n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w
-                    one = alpha * total
+                    one = alpha * peek(found, n - n0, like)
                     if beta != 0:
                         one += beta * load1(y, at, like)
                     store1(y, at, one, like)
@@ -117,12 +169,8 @@ def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, bet
                         for n in range(n0, n1):
                             poke(here, tops + (n - n0) * geo.K + k, load1(y, n * geo.y_n + at, like), like)
                     for n in range(n0, n1):
-                        for m in range(0, m1 - m0, vl):
-                            total = zeros(like)
-                            for k in range(geo.K):
-                                top = fill(peek(here, tops + (n - n0) * geo.K + k, like), like)
-                                total = multiply_add(top, load_acc(here + (rows + k * pitch + m) * acc, like), total)
-                            store_acc(here + (sums + m) * acc, total, like)
+                        factors = here + (tops + (n - n0) * geo.K) * acc
+                        _combine(here + sums * acc, factors, here + rows * acc, geo.K, pitch, m1 - m0, like)
                         first = ((n - n0) * channels - c0) * plane + p * geo.step_h * geo.W + q * geo.step_w
                         for m in range(m0, m1):
                             h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
@@ -138,23 +186,21 @@ def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, bet
 
 def filters(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
     """w: each filter is a sum over the images alone; ``images`` is their number."""
-    size, acc, vl = planes.shape[1], accsize(like), lanes(like)
+    size, acc = planes.shape[1], accsize(like)
     jobs = geo.P * geo.Q * geo.G
     for tid in prange(threads):
         planes[tid, :] = 0
         here = work + tid * size * acc
         row = here + images * geo.pitch * acc
+        tops = row + geo.pitch * acc
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
             place, g = job // geo.G, job % geo.G
             p, q = place // geo.Q, place % geo.Q
             _seen(here, x, 0, geo.N, g, p, q, geo, terms, like)
             for k in range(g * geo.K, (g + 1) * geo.K):
-                for m in range(0, geo.pitch, vl):
-                    sums = zeros(like)
-                    for n in range(geo.N):
-                        top = load1(y, n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w, like)
-                        sums = multiply_add(fill(top, like), load_acc(here + (n * geo.pitch + m) * acc, like), sums)
-                    store_acc(row + m * acc, sums, like)
+                for n in range(geo.N):
+                    poke(tops, n, load1(y, n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w, like), like)
+                _combine(row, tops, here, geo.N, geo.pitch, geo.pitch, like)
                 at = k * geo.w_k + p * geo.w_h + q * geo.w_w
                 if geo.w_step == 1:
                     write_run(row, w, at + terms[0, 3], geo.terms, 1, alpha, beta, like)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from typing import Any
 
@@ -20,6 +22,7 @@ from numbadnn.cpu.lang.parallel import (
     thread_count,
 )
 from numbadnn.cpu.pool.layout import Layout
+from numbadnn.cpu.pool.wide import is_wide, one_by_one, one_channel
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.pool import PoolProblem
 from numbadnn.registry import COMPENSATED, Executable, Impl, register
@@ -97,53 +100,87 @@ class _Geometry:
         self.front, self.margin = -(-pw // sw), max((kw - 1 - pw) // sw, 0)
         self.lines, longest = min(kw, sw), _up(max(-(-W // sw), Q))
         self.gap = _up(self.front + longest + self.margin) + 16
-        k, s = np.arange(kw, dtype=np.int64), np.arange(sw, dtype=np.int64)
-        #: where element k of window 0 is in the lines
-        self.columns = k % sw * self.gap + self.front + (k - pw) // sw
+        #: bytes of the lines of a row, of what is made of them, and of what that has lost
+        self.line_bytes = (2 + self.lines) * self.gap * self.acc.itemsize
+
+    @functools.cached_property
+    def columns(self) -> np.ndarray:
+        """Where in the lines element k of window 0 is."""
+        sw, pw = self.stride[2], self.pad[2]
+        k = np.arange(self.window[2], dtype=np.int64)
+        return k % sw * self.gap + self.front + (k - pw) // sw
+
+    @functools.cached_property
+    def phases(self) -> np.ndarray:
+        """Of columns i*sw + s of a row: how many; element r + t*sw of which windows they are, where in a row of windows that is
+        for t = 0, and the last t."""
+        W, kw, sw, pw = (axis[2] for axis in (self.image, self.window, self.stride, self.pad))
+        s = np.arange(sw, dtype=np.int64)
         r = (s + pw) % sw
-        #: columns i*sw + s of a row: how many; element r + t*sw of which windows they are, where in a row of windows that is
-        #: for t = 0, and the last t
-        last = np.where(r < kw, (kw - 1 - r) // sw, -1)
-        self.phases = np.stack([(W - s + sw - 1) // sw, r, self.margin - (r - pw) // sw, last], 1).copy()
+        found = np.empty((sw, 4), np.int64)  # a number at a time: there may be as many as columns
+        found[:, 0], found[:, 1] = (W - s + sw - 1) // sw, r
+        found[:, 2], found[:, 3] = self.margin - (r - pw) // sw, np.where(r < kw, (kw - 1 - r) // sw, -1)
+        return found
+
+    @functools.cached_property
+    def over(self) -> list[np.ndarray]:
+        """The first and the last window over each slice, and over each row."""
         axes = zip(self.image, self.outputs, self.window, self.stride, self.pad, strict=True)
-        self.over = [_windows_over(*axis) for axis in axes][:2]
+        return [_windows_over(*axis) for axis in itertools.islice(axes, 2)]
 
 
 def plan(problem: PoolProblem, policy: Policy, config: Any = None) -> Executable:
     """Either operation, by one of the kernels of ``loops.py``, ``grad_rows.py`` and ``grad_cells.py``."""
-    run, name, held = (_plan_pool if problem.op == "pool" else _plan_grad)(problem)
-    most = most_scratch(_work(problem), lambda threads: threads * held)
+    make, cells = _plan_pool if problem.op == "pool" else _plan_grad, by_cells(problem)
+    g = _Geometry(problem)
+
+    def alone() -> tuple[Any, str, int]:
+        single, axis = one_channel(problem)
+        run, name, most = _sized(single, make(single, g, True))
+        return one_by_one(run, axis, problem.x.shape[axis]), name, most
+
+    wide = not cells and is_wide(problem, g.window[2], g.outputs[2], g.line_bytes)
+    found = alone() if wide else _sized(problem, make(problem, g, cells))
+    if found[2] > policy.workspace_limit and not (cells or wide):
+        found = min(found, alone(), key=lambda one: one[2])
+    run, name, most = found
     return Executable(run, determinism="gpu_to_gpu", facts={"kernel": name}, summation=COMPENSATED, scratch_bytes=most)
+
+
+def _sized(problem: PoolProblem, made: tuple[Any, str, int, int]) -> tuple[Any, str, int]:
+    """What runs, its name, and the most bytes of scratch that it takes."""
+    run, name, held, jobs = made
+    return run, name, most_scratch(_work(problem), lambda threads: min(threads, jobs) * held)
 
 
 def _work(problem: PoolProblem) -> int:
     return 4 * (problem.flops + problem.x.size)
 
 
-def _plan_pool(problem: PoolProblem) -> tuple[Any, str, int]:
-    """What runs, its kernel's name, and a thread's bytes of scratch."""
+def _plan_pool(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str, int, int]:
+    """What runs, its kernel's name, a thread's bytes of scratch, and the jobs for threads."""
     _pool = later.module("numbadnn.cpu.pool.loops")
 
-    g, (n, c) = _Geometry(problem), problem.x.shape[:2]
-    strides, spans, columns = _strides(problem.x, problem.y), address(g.spans), address(g.columns)
-    work = _work(problem)
+    n, c = problem.x.shape[:2]
+    strides, spans, work = _strides(problem.x, problem.y), address(g.spans), _work(problem)
     count = n * g.outputs[0] * g.outputs[1]
-    if by_cells(problem):
-        cells, past = kernel_of(_pool.cells), past_caches(problem.bytes, pixel_bytes(problem.y))
+    if cells:
+        kernel, past = kernel_of(_pool.cells), past_caches(problem.bytes, pixel_bytes(problem.y))
 
         def run_cells(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
             x, y = address(inputs[0]), address(outputs[0])
-            cells(thread_count(work), x, y, g.like, g.kind, c, count, g.all, strides, spans, past and begins_line(y))
+            threads = min(thread_count(work), count)
+            kernel(threads, x, y, g.like, g.kind, c, count, g.all, strides, spans, past and begins_line(y))
 
-        return run_cells, "cells", 0
-    rows, held = kernel_of(_pool.rows), (2 + g.lines) * g.gap * g.acc.itemsize
+        return run_cells, "cells", 0, count
+    rows, held, columns = kernel_of(_pool.rows), g.line_bytes, address(g.columns)
 
     def run_rows(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        threads = thread_count(work)
+        threads = min(thread_count(work), count * c)
         x, y, memory = address(inputs[0]), address(outputs[0]), address(scratch(held * threads))
         rows(threads, x, y, g.like, g.kind, c, count * c, g.all, strides, columns, spans, g.gap, memory, held)
 
-    return run_rows, "rows", held
+    return run_rows, "rows", held, count * c
 
 
 def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
@@ -155,7 +192,7 @@ def _disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> bool:
     return apart and inside and near
 
 
-def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str, int]:
+def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str, int, int]:
     _pool_disjoint = later.module("numbadnn.cpu.pool.disjoint")
 
     assert problem.dy is not None and problem.dx is not None
@@ -168,16 +205,16 @@ def _plan_disjoint(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any
         x, dy, dx = address(inputs[0]), address(inputs[2]), address(outputs[0])
         kernel(thread_count(work), x, dy, dx, g.like, g.all, strides, count, c, past and begins_line(dx))
 
-    return run, later.name_of(kernel.body), 0
+    return run, later.name_of(kernel.body), 0, count
 
 
-def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
+def _plan_grad(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, str, int, int]:
     _pool_grad = later.module("numbadnn.cpu.pool.grad")
     _pool_grad_cells = later.module("numbadnn.cpu.pool.grad_cells")
     _pool_grad_rows = later.module("numbadnn.cpu.pool.grad_rows")
 
     assert problem.dy is not None and problem.dx is not None
-    g, (n, c), cells = _Geometry(problem), problem.x.shape[:2], by_cells(problem)
+    n, c = problem.x.shape[:2]
     if _disjoint(problem, g, cells):
         return _plan_disjoint(problem, g, cells)
     strides = _strides(problem.x, problem.dy, problem.dx)
@@ -198,20 +235,25 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
     bands = max(1, min(-(-JOBS // max(n * parts * slices, 1)), padded // (BAND * g.stride[1])))
     tall = max(_up(-(-padded // bands), g.stride[1]), _up(g.pad[1] + 1, g.stride[1]))
     rows_over = overlap[0] * overlap[1]
-    words = _up(16 * max(rows_over * (1 + 2 * -(-g.window[2] // g.stride[2])), taken), 64)
-    held = slots * slot + words + lines
+    over = (
+        overlap[2] if cells else -(-g.window[2] // g.stride[2])
+    )  # windows over a column; lines have some beyond the last
+    words = _up(16 * max(rows_over * (1 + 2 * over), taken), 64)
+    held, bands = slots * slot + words + lines, -(-padded // tall)
+    jobs = n * parts * slices * bands
     layout = np.array(Layout(
-        images=n, parts=parts, strip=strip, channels=c, slices=slices, deep=deep, bands=-(-padded // tall), tall=tall,
-        ring=slots * slot, cap=overlap[1], slot=slot, words=words, held=held, gap=g.gap, columns=address(g.columns),
-        spans=address(g.spans), firsts=address(g.firsts), phases=address(g.phases),
+        images=n, parts=parts, strip=strip, channels=c, slices=slices, deep=deep, bands=bands, tall=tall,
+        ring=slots * slot, cap=overlap[1], slot=slot, words=words, held=held, gap=g.gap,
+        columns=0 if cells else address(g.columns), spans=address(g.spans), firsts=address(g.firsts),
+        phases=0 if cells else address(g.phases),
         planes_over=address(g.over[0]), rows_over=address(g.over[1]), front=g.front * acc, margin=g.margin * acc,
-        reuses=int(reuses), taken=taken, maxima=(2 + g.lines) * g.gap * acc, lefts=address(g.lefts),
+        reuses=int(reuses), taken=taken, maxima=g.line_bytes, lefts=address(g.lefts),
     ), np.int64)  # fmt: skip
     past = cells and past_caches(problem.bytes, pixel_bytes(problem.dx))
     kernel = kernel_of(_pool_grad_cells.cells_grad if cells else _pool_grad_rows.rows_grad)
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        threads = thread_count(work)
+        threads = min(thread_count(work), jobs)
         x, dy, dx, memory = (
             address(inputs[0]),
             address(inputs[2]),
@@ -220,7 +262,7 @@ def _plan_grad(problem: PoolProblem) -> tuple[Any, str, int]:
         )
         kernel(threads, x, dy, dx, g.like, g.kind, g.all, strides, layout, past and begins_line(dx), memory)
 
-    return run, later.name_of(kernel.body), held
+    return run, later.name_of(kernel.body), held, jobs
 
 
 def supports(problem: PoolProblem, policy: Policy) -> str:

@@ -140,9 +140,9 @@ def test_a_launch_prepared_later_leaves_the_earlier_ones_their_shared_memory(mon
     monkeypatch.setattr(_launch, "_allowed", {})
     monkeypatch.setattr(_launch.Kernel, "load", lambda kernel, device: 5)
     kernel = _launch.Kernel("a kernel", PARAMETERS, lambda: lambda: None, 128)
-    for size in (150_000, 4096, 100_000, 200_000, 150_000):
+    for size in (0, 40_000, 150_000, 4096, 100_000, 200_000, 150_000):  # 40,000 and 10,000 that are static pass 48 KB
         kernel.prepare(0, (1, 1, 1), (128, 1, 1), SCALARS, size)
-    assert allowed == [150_000, 200_000]
+    assert allowed == [40_000, 150_000, 200_000]
 
 
 def test_foreign_context_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,9 +152,20 @@ def test_points_that_are_not_finite(layout):
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ("", ":nhwc"))
 def test_points_that_are_not_finite_on_a_gpu(layout):
+    judged_on_a_gpu(special_trial(layout))
+
+
+@pytest.mark.gpu
+def test_static_shared_memory_counts_on_a_gpu():
+    """47,232 bytes that are dynamic and 2,564 that are static pass 48 KB together: the launch was refused."""
+    problem = parse("spatialtf_sampler_grad img=float32:1x24x2x24 grid=float32:1x22x15x2 dy=float32:1x24x22x15")
+    judged_on_a_gpu(Trial.of(problem))
+
+
+def judged_on_a_gpu(trial):
     from numbadnn.validate.check import Row, Subject, judge
 
-    trial, ran = special_trial(layout), 0
+    ran = 0
     for impl in implementations("spatialtf_sampler_grad"):
         if impl.backend == "numba" and not impl.supports(trial.problem, Policy(device=0)):
             row = judge(

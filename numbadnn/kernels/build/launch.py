@@ -202,7 +202,7 @@ class Kernel:
             kernel, function = self.load(device), ctypes.c_void_p()
             # the CUfunction of this context: launching it saves the driver a look-up that a CUkernel needs
             _driver.call("cuKernelGetFunction", ctypes.byref(function), kernel)
-            if shared_bytes > 48 * 1024:
+            if shared_bytes:  # however little: with its static shared memory a block may pass 48 KB
                 _allow_shared(kernel, device, shared_bytes)
         offsets, values = pack(self.parameters, scalars)
         early = (

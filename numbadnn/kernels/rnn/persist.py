@@ -24,7 +24,6 @@ from numbadnn.problems.rnn_network import GATES
 
 #: the driver's number of the attribute of a device: most shared memory of a block
 _MOST_SHARED = 97
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 _FORWARD = "ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i64 i64 i64 i32"
 _BACKWARD = "ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr ptr i32 i32 i32 i32 i32 i64 i64 i64 i64 i64 i32"
@@ -128,9 +127,6 @@ def cooperative(
         return launch.direct
     with ensure_context(device):
         function, kernel_handle = ctypes.c_void_p(), chosen.load(device)
-        # with what it has of static shared memory a block may pass 48 KB though its dynamic part does not
-        attribute, value = ctypes.c_int(_MAX_DYNAMIC_SHARED), ctypes.c_int(shared_bytes)
-        _driver.call("cuKernelSetAttribute", attribute, value, kernel_handle, ctypes.c_int(device))
         _driver.call("cuKernelGetFunction", ctypes.byref(function), kernel_handle)
     formats = {"i32": "<i4x", "i64": "<q"}
     words = chosen.parameters.split()

@@ -298,9 +298,9 @@ def test_a_tap_that_meets_no_output_is_no_term_on_the_gpu(op: str, line: str) ->
     for value in (np.inf, np.nan, -np.inf):
         w[(*(rng.integers(n) for n in w.shape),)] = value
     dy[(*(rng.integers(n) for n in dy.shape),)] = np.inf
-    with np.errstate(invalid="ignore"):
-        subject = Subject(line, asked, Trial(asked, (dy, w), made.old))
+    subject = Subject(line, asked, Trial(asked, (dy, w), made.old))
     for chosen in host.space(asked)[:: 3 if asked.axes == 2 else 5]:
         this = replace(impl, plan=lambda p, policy, _, c=chosen: impl.plan(p, policy, c))
-        row = judge(Row(line, impl.name, line, "ok"), this, subject, policy, timed=False)
+        with np.errstate(all="ignore"):  # the reference multiplies them too
+            row = judge(Row(line, impl.name, line, "ok"), this, subject, policy, timed=False)
         assert row.status == "ok", f"{chosen}: {row.reason}"

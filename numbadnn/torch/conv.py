@@ -11,13 +11,12 @@ import functools
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 import numbadnn
 from numbadnn.shapes import window_count
 from numbadnn.torch.arguments import fold_in, unfold
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, saved
+from numbadnn.torch.library import Function, compute, define, saved
 
 HOW = "SymInt[] padding, SymInt[] stride, SymInt[] dilation, SymInt groups"
 #: by spatial axes

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 import numbadnn
 from numbadnn.torch.arguments import flag, integer, number, tensor
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force, saved
+from numbadnn.torch.library import Function, compute, define, in_force, saved
 
 
 def _dropout(x: Any, seed: Any, p: float, backend: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._functorch.autograd_function import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from numbadnn import config
 from numbadnn.arrays import torch_
@@ -23,6 +24,12 @@ OPERATORS: dict[Any, Operator] = {}
 LIBRARY = torch.library.Library("numbadnn", "DEF")
 #: the compiler hands arrays over with the strides that it saw, as those of a result follow from them
 TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
+
+
+class Function(_SingleLevelFunction):
+    """An ``autograd.Function`` of one level of ``torch.func``: that for all levels looks its signature up in each call."""
+
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
 
 
 class Operator:
@@ -43,12 +50,11 @@ class Operator:
         return (self.kernel if _alone(tensors) else self.op)(*tensors, *how)
 
     def differentiated(self, function: Any) -> Any:
-        """Declare the ``autograd.Function`` of the tensors and of all other arguments as one tuple, which costs less.
+        """Declare the ``Function`` of the tensors and of all other arguments as one tuple, which costs less.
 
         For all callers of the operator.
         """
-        # past Function.apply, which looks its signature up in each call and is for all levels of torch.func at once
-        self.tracked = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+        self.tracked = function.apply
 
         def autograd(keyset: Any, *given: Any) -> Any:
             tensors = given[: self.tensors]

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 from numbadnn.arrays import torch_
 from numbadnn.dispatch import call_any
@@ -15,7 +14,7 @@ from numbadnn.ops import norm
 from numbadnn.torch import twin
 from numbadnn.torch.arguments import flag, fold_in, number, remembered, tensor, unfold
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force, saved
+from numbadnn.torch.library import Function, compute, define, in_force, saved
 
 # ---- the operators: parameters and statistics have one axis, of channels --------------------------------------------
 

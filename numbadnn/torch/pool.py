@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import Function
 
 import numbadnn
 from numbadnn.shapes import window_count
 from numbadnn.torch.arguments import by_axis, check_batch, each, flag, integer, raised, refuse, remembered, tensor
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force, saved
+from numbadnn.torch.library import Function, compute, define, in_force, saved
 
 HOW = "SymInt[] window, SymInt[] stride, SymInt[] pad, str mode"
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 import numbadnn
 from numbadnn.errors import NotSupportedError
@@ -14,7 +13,7 @@ from numbadnn.problems.rnn_network import GATES, Network
 from numbadnn.torch import twin
 from numbadnn.torch.arguments import flag, fold_in, integer, number, tensor, unfold
 from numbadnn.torch.dropout import dropout as drop
-from numbadnn.torch.library import compute, define, in_force, saved
+from numbadnn.torch.library import Function, compute, define, in_force, saved
 
 HOW = "int hidden_size, int num_layers, str mode, bool bidirectional"
 DTYPES = (torch.float16, torch.float32, torch.float64)

@@ -6,12 +6,11 @@ import math
 from typing import Any
 
 import torch
-from torch.autograd import Function
 
 import numbadnn
 from numbadnn.torch.arguments import DTYPES, fold_in, integer, raised, tensor, unfold
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force, saved
+from numbadnn.torch.library import Function, compute, define, in_force, saved
 
 
 def _direct(x: Any, dim: int) -> bool:

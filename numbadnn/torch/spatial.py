@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import Function
 
 import numbadnn
 from numbadnn.torch import twin
@@ -23,7 +22,7 @@ from numbadnn.torch.arguments import (
     widest,
 )
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import compute, define, in_force, saved
+from numbadnn.torch.library import Function, compute, define, in_force, saved
 
 # ---- the operators ---------------------------------------------------------------------------------------------------
 

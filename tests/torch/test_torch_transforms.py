@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._dynamo import compiled_autograd  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch.func import functional_call, grad, hessian, jacrev, vmap  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -170,6 +171,16 @@ def test_gradients_of_each_image_are_compiled() -> None:
     w, x = torch.ones(4, 3, 3, 3), images(3)
     found = torch.compile(vmap(one, (None, 0)), fullgraph=True, backend="aot_eager")(w, x)
     torch.testing.assert_close(found, torch.stack([one(w, a) for a in x]))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # PyTorch's own
+def test_the_graph_of_gradients_is_compiled() -> None:
+    w, x = torch.randn(4, 3, 3, 3, requires_grad=True), images(1)
+    y = nt.conv2d(x, w)
+    (wanted,) = torch.autograd.grad(y.square().sum(), w)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        nt.conv2d(x, w).square().sum().backward()
+    torch.testing.assert_close(w.grad, wanted)
 
 
 def test_jacobians_and_hessians() -> None:

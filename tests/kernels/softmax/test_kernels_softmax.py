@@ -206,3 +206,24 @@ def test_an_image_alone_has_the_kernel_that_it_has_among_others(monkeypatch: pyt
             assert whole == alone, (shape, x.strides, mode)
             found.add(whole[0])
     assert found >= {"numba.softmax_rows", "numba.softmax_channels", "numba.softmax_strided"}
+
+
+@pytest.mark.gpu
+def test_an_image_alone_has_its_bits_on_a_gpu() -> None:
+    """In C order, Fortran's and channels last, whole and cut out of larger images."""
+    cupy = pytest.importorskip("cupy")
+    random, found = np.random.default_rng(0), set()
+    for shape in ((9, 70), (9, 5), (9, 70, 3, 4), (9, 16, 5, 5)):
+        last = (0, *range(2, len(shape)), 1)
+        for order in {tuple(range(len(shape))), tuple(reversed(range(len(shape)))), last}:
+            for cut in (0, 1):
+                memory = cupy.asarray(random.standard_normal([shape[a] + cut for a in order], np.float32))
+                x = memory.transpose(np.argsort(order).tolist())[tuple(slice(0, n) for n in shape)]
+                with numbadnn.using(backend="numba", determinism="batch_invariant"):
+                    y, one = numbadnn.softmax(x), numbadnn.softmax(x[4:5])
+                    found.add(numbadnn.last_call().impl)
+                    dy = cupy.ascontiguousarray(x)
+                    dx, two = numbadnn.softmax_grad(dy, y), numbadnn.softmax_grad(dy[4:5], y[4:5])
+                for whole, alone in ((y, one), (dx, two)):
+                    np.testing.assert_array_equal(cupy.asnumpy(whole[4:5]), cupy.asnumpy(alone))
+    assert "numba.softmax_strided" in found and len(found) > 1

@@ -282,7 +282,8 @@ def test_configurations_on_the_gpu(op: str, line: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.slow(30)
 @pytest.mark.parametrize(
-    ("op", "line"), [(op, line) for op, line in ON_THE_GPU if op in (DIRECTIONS[1], VOLUME_DIRECTIONS[1])]
+    ("op", "line"),
+    [(op, line) for op, line in ON_THE_GPU if op in (DIRECTIONS[1], VOLUME_DIRECTIONS[1]) and line != EXPANDED],
 )
 def test_a_tap_that_meets_no_output_is_no_term_on_the_gpu(op: str, line: str) -> None:
     """Filters that are infinite or NaN in a few places show where outputs meet these, and at no border."""

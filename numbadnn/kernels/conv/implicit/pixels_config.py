@@ -207,7 +207,7 @@ def _widths(p: Product) -> list[int]:
 def candidates(p: Product) -> Iterator[Tiling]:
     for n in _widths(p):
         for m, near in ((128, 1), (256, 1), (128, 2), (256, 2)):
-            if m * n > 128 * 256 // near:
+            if m * n > 128 * 256 // near or (near == 2 and p.mends):  # NaN is looked for with registers that two lack
                 continue
             yield Tiling(m, n, blocks=near)
             tiles, slots = -(-p.pixels // m) * -(-p.width // n), near * MULTIPROCESSORS

@@ -101,7 +101,7 @@ class Terms:
         found = 0
         for offsets in self.a_offsets:
             breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-            found = math.gcd(found, int(np.gcd.reduce(np.append(breaks, 0))))
+            found = math.gcd(found, int(np.gcd.reduce(breaks)))
         return found or max(self.depth, 1)
 
     def arrays(self) -> dict[str, np.ndarray]:

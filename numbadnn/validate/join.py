@@ -8,6 +8,7 @@ many cases rows were taken from it. Reports of ``validate`` and of ``validate --
 from __future__ import annotations
 
 import collections
+import sys
 from typing import Any
 
 from numbadnn.validate import report
@@ -74,8 +75,19 @@ def _status(kind: str, rows: list[Document], left: int) -> int:
     return report.INCOMPLETE if status == report.OK and left else status
 
 
-if __name__ == "__main__":
-    import sys
+def main(names: list[str]) -> int:
+    """The status of the joined report, as ``validate`` has it; 2 where there is none."""
+    if len(names) < 2:
+        print("usage: python -m numbadnn.validate.join TO.json FROM.json ...", file=sys.stderr)
+        return report.USAGE
+    try:
+        found = join(names[0], names[1:])
+    except (ValueError, OSError) as error:
+        print(f"numbadnn.validate.join: {error}", file=sys.stderr)
+        return report.USAGE
+    print(f"{names[0]}: {found['asked']['done']} of {found['asked']['cases']} cases, status {found['exit_status']}")
+    return int(found["exit_status"])
 
-    found = join(sys.argv[1], sys.argv[2:])
-    print(f"{sys.argv[1]}: {found['asked']['done']} of {found['asked']['cases']} cases, status {found['exit_status']}")
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

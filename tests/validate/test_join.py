@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,21 @@ def test_determinism_and_what_does_not_go_together(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps(other))
     with pytest.raises(ValueError, match="expected reports of one device"):
         join.join(str(tmp_path / "all.json"), [files[0], str(tmp_path / "other.json")])
+
+
+def test_the_command_ends_with_the_status_of_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = str(tmp_path / "all.json")
+    ok = written(tmp_path / "ok.json", "validate", [row("a", "cpu.loops")], 1)
+    left = written(tmp_path / "left.json", "validate", [row("b", "all", report.NOT_RUN)], 1)
+    wrong = written(tmp_path / "wrong.json", "validate", [row("c", "cpu.loops", "mismatch", "beyond")], 1)
+    assert [join.main([whole, *files]) for files in ([ok], [ok, left], [ok, left, wrong])] == [0, 4, 1]
+    capsys.readouterr()
+    model = written(tmp_path / "model.json", "model", [], 1)
+    for names, text in (
+        ([whole], "usage: "),
+        ([whole, ok, str(tmp_path / "none.json")], "none.json: No such file"),
+        ([whole, ok, model], "expected reports of validate, .* got model, validate"),
+    ):
+        assert join.main(names) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(text, line), line

@@ -92,3 +92,22 @@ def test_a_wrong_result_is_beyond_its_bound(op: str, tmp_path: Any, monkeypatch:
     else:
         Walk(judge).run(graph, {"x": x64})
         assert {row.status for row in judge.rows} == {"ok"}
+
+
+@pytest.mark.parametrize("op", ("InstanceNormalization", "GroupNormalization", "LayerNormalization"))
+def test_numbers_that_are_all_the_same_have_a_bound(op: str, tmp_path: Any) -> None:
+    """Their variance is 0, and what others make of it may be above epsilon: nothing can be said, rather than mismatch."""
+    m = onnx_models.Maker(opset=21)
+    x = m.input("x", [1, 2, 3, 4])
+    more = {"LayerNormalization": {"axis": 2}, "GroupNormalization": {"num_groups": 2}}.get(op, {})
+    shape = (3, 4) if op == "LayerNormalization" else (2,)
+    path = m.save(tmp_path / "m.onnx", m.node(op, x, m.weights(*shape), m.weights(*shape), epsilon=1e-5, **more))
+    graph, bounds = files.Reader(files.load(path), path).graph(), []
+
+    def look(number: int, name: str, work: Any, inputs: Any, outputs: Any) -> None:
+        (limit,) = work.limits(work.reference(), [np.float32])
+        bounds.append(float(limit.accumulated.max()))
+
+    for constant in (0.75, 100.0, 3e4):
+        Walk(look).run(graph, {"x": np.full((1, 2, 3, 4), constant, np.float32)})
+    assert len(bounds) == 3 and bounds[2] == np.inf and not any(np.isnan(b) for b in bounds), bounds

@@ -60,7 +60,9 @@ def _errors(node: Node, given: Given, outputs: Outputs, unit: float) -> Outputs:
     relative = np.where(relative < 0.5, relative / 2 + relative**2, np.inf) + 6 * unit
     inverse = 1 / np.sqrt(square)
     size = np.abs(scale) * inverse
-    e = size * (of_d + np.abs(d) * relative) * (1 + relative) + (0 if bias is None else unit * np.abs(bias))
+    with np.errstate(invalid="ignore"):  # numbers that are all the same have d = 0, and 0 times infinity is no bound
+        of_product = np.where(np.isinf(relative), np.inf, (of_d + np.abs(d) * relative) * (1 + relative))
+    e = size * of_product + (0 if bias is None else unit * np.abs(bias))
     return (e.reshape(given[0].shape), np.broadcast_to(of_mean, np.shape(square)), inverse * relative)[: len(outputs)]
 
 

@@ -169,7 +169,11 @@ def routed(impls: list[Impl]) -> list[Impl]:
 def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[ConvProblem], Route]) -> Impl:
     def supports(problem: ConvProblem, policy: Policy) -> str:
         route = find(problem)
-        return route.reason if route.problem is None else by_op[route.problem.op].supports(route.problem, policy)
+        if route.problem is None:
+            return route.reason
+        if impl.backend != "cudnn" and _other_zeros(problem, route.problem):
+            return "needs no padding: its zeros are terms of a convolution, and none of a gradient, if a filter is infinite"
+        return by_op[route.problem.op].supports(route.problem, policy)
 
     def plan(problem: ConvProblem, policy: Policy, config: Any) -> Executable:
         route = find(problem)
@@ -208,6 +212,12 @@ def _standing_on(by_op: dict[str, Impl], impl: Impl, name: str, find: Callable[[
         foretold_least=passed_on("foretold_least", lambda: math.inf),
         host_us=impl.host_us + 8.0,
     )
+
+
+def _other_zeros(one: ConvProblem, other: ConvProblem) -> bool:
+    """Whether one of two multiplies filters by padding where the other, the gradient of an image, has no term."""
+    padded = {p.direction: any(map(any, p.padding)) for p in (one, other)}
+    return "grad_inputs" in padded and padded.get("forward", False)
 
 
 def _facts(made: Executable, route: Route) -> dict[str, Any]:

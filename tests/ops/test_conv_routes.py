@@ -7,7 +7,7 @@ import pytest
 
 from numbadnn import reference
 from numbadnn.measuring.data import Buffer, buffer
-from numbadnn.problem import Spec
+from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import ConvProblem
 from numbadnn.problems.conv_routes import ROUTES, by_inputs, by_weights
 from numbadnn.registry import implementations
@@ -78,6 +78,28 @@ def test_the_other_problem_gives_the_same_numbers(shape: str, ending: str) -> No
 )
 def test_where_there_is_no_way_round(line: str, find: object, reason: str) -> None:
     assert reason in find(ConvProblem.parse(line)).reason  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("line", "route", "same"),
+    [
+        ("conv2d x=float32:1x2x4x4 w=float32:3x2x3x3 pad=1,1,1,1", "by_grad_inputs", False),
+        ("conv2d x=float32:1x2x4x4 w=float32:3x2x3x3", "by_grad_inputs", True),
+        ("conv2d x=float32:1x2x4x4 w=float32:3x2x3x3 pad=1,1,1,1", "by_grad_weights", True),
+        ("conv2d_grad_wrt_inputs x=float32:1x2x4x4 w=float32:3x2x3x3 pad=1,1,1,1", "by_forward", False),
+        ("conv2d_grad_wrt_inputs x=float32:1x2x4x4 w=float32:3x2x3x3 pad=2,2,2,2", "by_forward", True),
+        ("conv2d_grad_wrt_weights x=float32:1x2x4x4 w=float32:3x2x3x3 pad=1,1,1,1", "by_forward", True),
+    ],
+)
+def test_own_kernels_take_no_way_on_which_an_infinite_filter_meets_other_zeros(
+    line: str, route: str, same: bool
+) -> None:
+    """Padding is multiplied in a convolution, and has no term in the gradient of an image. cuDNN promises neither."""
+    problem = ConvProblem.parse(line)
+    (impl,) = (i for i in implementations(problem.op) if i.name == f"numba.corrmm_{route}")
+    assert ("needs no padding" in impl.supports(problem, Policy(device=0))) != same
+    (impl,) = (i for i in implementations(problem.op) if i.name == f"cudnn.graph_{route}")
+    assert "needs no padding" not in impl.supports(problem, Policy(device=0))
 
 
 def test_each_route_is_an_implementation_behind_the_one_it_stands_on() -> None:

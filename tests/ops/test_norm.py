@@ -9,6 +9,7 @@ import pytest
 import numbadnn
 from numbadnn import config, dispatch, reference, theano
 from numbadnn.call import select
+from numbadnn.cases import parse
 from numbadnn.problem import Policy
 from numbadnn.problems.norm import OPERANDS, NormProblem
 from numbadnn.registry import implementations
@@ -434,3 +435,16 @@ def test_the_mean_of_a_channel_with_an_infinity(axes, value):
         assert np.isnan(got[2]) if other is not None else got[2] == value
         assert right[2] == got[2] or (np.isnan(right[2]) and np.isnan(got[2]))
         assert np.isfinite(np.delete(got, 2)).all()
+
+
+def test_cudnn_takes_statistics_in_the_layout_of_channels_last_inputs():
+    """A call makes them like its inputs: 1x24x1x1 channels last is C order too."""
+    from numbadnn.cudnn.norm import supports
+
+    line = "batch_normalization_train x=float32:4x24x8x8:nhwc gamma=float32:1x24x1x1 mode=spatial"
+    made = " ".join(f"{name}=float32:1x24x1x1:nhwc" for name in ("mean", "invstd"))
+    problem = parse(f"{line} {made}")
+    assert problem.outputs[1].strides == (24, 1, 24, 24)
+    assert supports(problem, Policy(device=0)) == ""
+    apart = parse(f"{line} mean=float32:1x24x1x1:48,2,1,1 invstd=float32:1x24x1x1")
+    assert "packed in C order" in supports(apart, Policy(device=0))

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -229,6 +230,8 @@ _IMPLS: dict[str, list[Impl]] = {}
 _LOADED: set[tuple[str, str]] = set()
 #: (op, name) -> the names of the module that registered it
 _BY: dict[tuple[str, str], dict[str, Any]] = {}
+#: held while a list in ``_IMPLS`` changes: threads may import different backends of a family at once
+_changing = threading.Lock()
 
 
 def register(impl: Impl) -> Impl:
@@ -238,23 +241,26 @@ def register(impl: Impl) -> Impl:
     ValueError for a name that is taken, and for a Problem whose fields have reserved names (``check_fields``).
     """
     check_fields(problem_class(impl.op))
-    known, by = _IMPLS.setdefault(impl.op, []), sys._getframe(1).f_globals
-    for place, other in enumerate(known):
-        if other.name == impl.name:
-            before = _BY[impl.op, impl.name]
-            if before is by or before["__name__"] != by["__name__"]:
-                raise ValueError(f"implementation {impl.name!r} of {impl.op!r} is registered twice")
-            known[place] = impl
-            break
-    else:
-        known.append(impl)
-    _BY[impl.op, impl.name] = by
+    by = sys._getframe(1).f_globals
+    with _changing:
+        known = _IMPLS.setdefault(impl.op, [])
+        for place, other in enumerate(known):
+            if other.name == impl.name:
+                before = _BY[impl.op, impl.name]
+                if before is by or before["__name__"] != by["__name__"]:
+                    raise ValueError(f"implementation {impl.name!r} of {impl.op!r} is registered twice")
+                known[place] = impl
+                break
+        else:
+            known.append(impl)
+        _BY[impl.op, impl.name] = by
     return impl
 
 
 def unregister(impl: Impl) -> None:
     """Take an implementation out again: one that was registered for a while."""
-    _IMPLS[impl.op].remove(impl)
+    with _changing:
+        _IMPLS[impl.op].remove(impl)
 
 
 def implementations(op: str, backends: Iterable[str] = tuple(MODULES)) -> list[Impl]:
@@ -286,8 +292,9 @@ def _put_in_order(family: str, names: Sequence[str]) -> None:
     def place(impl: Impl) -> int:
         return next((n for n, name in enumerate(names) if fnmatch.fnmatchcase(impl.name, name)), len(names))
 
-    for op in (op for op in _IMPLS if names and FAMILY[op] == family):
-        _IMPLS[op] = sorted(_IMPLS[op], key=place)
+    with _changing:
+        for op in (op for op in _IMPLS if names and FAMILY[op] == family):
+            _IMPLS[op] = sorted(_IMPLS[op], key=place)
 
 
 def library_version(backend: str) -> str:

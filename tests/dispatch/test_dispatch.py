@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 import numbadnn
+from numbadnn import registry
 from numbadnn.call import plan_arguments
 from numbadnn.call.fallback import sentence
 from numbadnn.errors import Refusal
@@ -489,6 +490,29 @@ def test_convolutions_are_asked_in_one_order_whatever_was_imported(first: str) -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_an_implementation_that_comes_while_others_are_put_in_order_stays() -> None:
+    """Two threads may import different backends of one family at once."""
+    late = Impl(
+        "pool", "numba", "numba.late", lambda p, q: "", lambda p, q, c: Executable(lambda *a: None), lambda p: 1.0
+    )
+    other = threading.Thread(target=registry.register, args=(late,))
+
+    class Names(tuple[str, ...]):
+        def __iter__(self) -> Any:
+            if other.ident is None:  # the first is looked for
+                other.start()
+                other.join(0.1)
+            return super().__iter__()
+
+    registry.implementations("pool", ["cpu"])
+    registry._put_in_order("pool", Names(("cpu.*",)))
+    other.join()
+    try:
+        assert late in registry._IMPLS["pool"]
+    finally:
+        registry.unregister(late)
 
 
 @pytest.mark.slow

@@ -76,18 +76,27 @@ def _below(paths: Any, prefix: str) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, bytes | None]]:
-    """The modules in a folder and below it, as they lie there: half the time of asking for the loader of each."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_dir():
-            if entry.name != "__pycache__":
-                yield from _files(entry.path, f"{prefix}{entry.name}.")
-        elif entry.name.endswith(_MODULES):
+    """The modules in a folder and below it, as they lie there: half the time of asking for the loader of each.
+
+    A name that begins with a dot is no module's: editors leave links of such names that lead nowhere.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((e.name, e.path, e.is_dir()) for e in entries if not e.name.startswith("."))
+    except OSError:
+        yield prefix, None
+        return
+    for name, path, below in found:
+        if below:
+            if name != "__pycache__":
+                yield from _files(path, f"{prefix}{name}.")
+        elif name.endswith(_MODULES):
             try:
-                with open(entry.path, "rb") as file:
+                with open(path, "rb") as file:
                     content = file.read()
             except OSError:
                 content = None
-            yield prefix + entry.name, content
+            yield prefix + name, content
 
 
 def _content(name: str, spec: ModuleSpec | None) -> bytes | None:

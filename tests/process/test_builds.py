@@ -464,3 +464,13 @@ def test_no_file_is_left_out_of_the_digest(name: str) -> None:
     (place,) = importlib.import_module(name).__path__
     read = {content for _, content in sources._package(name)}
     assert {f.read_bytes() for f in Path(place).rglob("*.py")} == read and len(sources.package(name)) == 64
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs symbolic links")
+def test_links_that_lead_nowhere_are_not_in_the_digest_or_forbid_it(tmp_path: Path) -> None:
+    """An editor locks ``a.py`` by such a link of another name; one without end is no reason for a call to fail."""
+    (tmp_path / "a.py").write_text("A = 1")
+    (tmp_path / ".#a.py").symlink_to("user@host.1")
+    assert list(sources._files(str(tmp_path), "pack.")) == [("pack.a.py", b"A = 1")]
+    (tmp_path / "below").symlink_to("below")
+    assert None in [content for _, content in sources._files(str(tmp_path), "pack.")]

@@ -252,6 +252,29 @@ def _untracked(value: torch.Tensor) -> torch.Tensor:
     return value.detach() if value.requires_grad else value
 
 
+_FUNCTIONALIZE = torch._C._functorch.TransformType.Functionalize
+
+
+def _functionalized() -> bool:
+    """Whether ``torch.func.functionalize`` is at work at any level: it refuses operators that may write to their arguments."""
+    if torch.compiler.is_compiling() or torch_._transform() is None:
+        return False
+    return any(level.key() == _FUNCTIONALIZE for level in torch._C._functorch.get_interpreter_stack() or ())
+
+
+def _train_by_test(input: Any, w: Any, b: Any, averages: tuple[Any, Any], momentum: float, how: Any) -> Any:
+    """Training where nothing is written in place: normalization by given statistics, which are PyTorch's of the batch."""
+    if not input.numel():
+        return compute(TEST, (input, w, b, b, w), how)
+    of_batch = torch.var_mean(input.to(w.dtype), (0, *range(2, input.ndim)), correction=0)
+    count = input.numel() // input.shape[1]
+    for old, new, scale in zip(averages, reversed(of_batch), (1.0, count / (count - 1)), strict=True):
+        if old is not None:
+            old = _untracked(old)
+            old.copy_(torch.lerp(old.to(new.dtype), new.detach() * scale, momentum))
+    return compute(TEST, (input, w, b, *reversed(of_batch)), how)
+
+
 def batch_norm(
     input: torch.Tensor,
     running_mean: torch.Tensor | None,
@@ -278,6 +301,8 @@ def batch_norm(
     training, momentum, eps = remembered(_check, (training, momentum, eps), input, *vectors)
     how = eps, *in_force(backend, determinism)
     w, b = _parameter(weight, 1.0, input), _parameter(bias, 0.0, input)
+    if training and _functionalized():
+        return _train_by_test(input, w, b, (running_mean, running_var), momentum, how)
     if running_mean is None or running_var is None or (training and not input.numel()):  # then they stay what they are
         return compute(TRAIN, (input, w, b, None, None), (momentum, *how))[0]
     running_mean, running_var = _untracked(running_mean), _untracked(running_var)

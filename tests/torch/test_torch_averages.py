@@ -135,3 +135,28 @@ def test_averages_on_a_gpu(layout: str, backend: str) -> None:
         torch.testing.assert_close(y, of(F, x, *theirs, w, b), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close((mean, var), theirs, rtol=1e-5, atol=1e-5)
     assert (mean.data_ptr(), var.data_ptr()) == places
+
+
+@pytest.mark.parametrize("averages", [True, False])
+def test_training_may_be_functionalized(averages: bool) -> None:
+    """PyTorch's functionalize refuses operators that write to their arguments, whatever these are."""
+    from torch.func import functionalize, grad
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, mean, var, w, b = given()
+    theirs, wrt = (mean.clone(), var.clone()), (0, 3, 4)
+
+    def loss(module: Any) -> Any:
+        def of_five(x: Any, mean: Any, var: Any, w: Any, b: Any) -> Any:
+            return of(module, x, *((mean, var) if averages else (None, None)), w, b).sin().sum()
+
+        return of_five
+
+    for around in (lambda f: functionalize(grad(f, wrt)), lambda f: grad(functionalize(f), wrt)):
+        close(around(loss(nt))(x, mean, var, w, b), grad(loss(F), wrt)(x, *theirs, w, b))
+    close((mean, var), theirs)
+    graph = make_fx(functionalize(loss(nt)))(x, mean, var, w, b).graph
+    assert any(node.target is torch.ops.numbadnn.batch_norm_test.default for node in graph.nodes)
+    before = mean.clone(), var.clone()
+    assert functionalize(lambda x: of(nt, x, mean, var, w, b))(x[:0]).shape == (0, 3, 5)
+    close((mean, var), before)

@@ -42,7 +42,8 @@ def draw_scaling(axis: Any, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         if "of n times one" in row:
             kinds.setdefault(row["case"].removeprefix("gpus ").rstrip("0123456789, "), []).append(row)
-    for color, (kind, found) in zip(("#1f77b4", "#ff7f0e", "#7f7f7f", "#9467bd"), kinds.items(), strict=False):
+    for at, (kind, found) in enumerate(kinds.items()):
+        color = f"C{at}"
         found.sort(key=lambda row: row["GPUs"])
         counts, rates = [row["GPUs"] for row in found], [row["GB/s to the GPUs"] for row in found]
         axis.plot(counts, rates, color=color, marker="o", label=kind)

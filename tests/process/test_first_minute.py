@@ -17,7 +17,7 @@ from numbadnn.host import compiling
 #: what a process does first, then how many kernels it compiled and how many it found
 CALLS = """
 import numpy as np, numbadnn
-numbadnn.softmax(np.ones((4, 7), "float32"))
+numbadnn.softmax(np.ones((4, 17), "float32"))
 numbadnn.softmax(np.ones((4000, 300), "float32"))  # on several threads
 from numbadnn.host import compiling
 print(compiling.compiled, compiling.found)
@@ -33,7 +33,7 @@ def process(words: list[str], folder: Path, **environment: str) -> subprocess.Co
 
 
 def test_after_warm_a_process_compiles_nothing(tmp_path: Path) -> None:
-    warmed = process(["-m", "numbadnn", "warm", "softmax x=float32:4x7"], tmp_path)
+    warmed = process(["-m", "numbadnn", "warm", "softmax x=float32:4x17"], tmp_path)
     assert "2 kernels compiled" in warmed.stdout and str(tmp_path) in warmed.stdout
     assert "compiling softmax" not in warmed.stderr, "it says what it does itself"
     called = process(["-c", CALLS], tmp_path)

@@ -45,8 +45,7 @@ def _bytes_at(address: int, size: int) -> Any:
 
 
 def _read(dtype: str, address: int, count: int) -> Any:
-    """The elements where they lie, to be copied at once."""
-    return np.frombuffer(_bytes_at(int(address), ITEMSIZE[dtype] * count), _numpy_type(dtype))
+    return np.frombuffer(bytes(_bytes_at(int(address), ITEMSIZE[dtype] * count)), _numpy_type(dtype))
 
 
 def _write(dtype: str, address: int, values: Any) -> None:

@@ -191,3 +191,21 @@ def test_an_image_alone_has_the_bits_that_it_has_among_others(dtype):
         if numbadnn.last_call().determinism == "gpu_to_gpu":
             np.testing.assert_array_equal(free, y)
     assert levels == {"run_to_run", "gpu_to_gpu"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_image_of_a_cut_batch_has_the_bits_that_it_has_alone(dtype):
+    """The result of a batch that is not packed is in C order, that of one of its images is channels last as the image is."""
+    import ml_dtypes
+
+    rng = np.random.default_rng(0)
+    for n in range(8):
+        shape = 5, int(rng.integers(2, 14)), 1 if n > 5 else int(rng.integers(2, 14)), int(rng.integers(2, 14))
+        x = rng.standard_normal(shape).astype(getattr(ml_dtypes, dtype, dtype)).transpose(0, 3, 1, 2)
+        with numbadnn.using(determinism="batch_invariant"):
+            for cut in (x[::-1], x[::2], x[:, :, 1:]):
+                how = {"mode": ("instance", "channel")[n % 2]}
+                y = numbadnn.softmax(cut, **how)
+                np.testing.assert_array_equal(y[1:2], numbadnn.softmax(cut[1:2], **how))
+                dx, alone = (numbadnn.softmax_grad(cut[s], y[s], **how) for s in (slice(None), slice(1, 2)))
+                np.testing.assert_array_equal(dx[1:2], alone)

@@ -85,8 +85,19 @@ class Spec:
 
     @property
     def layout(self) -> str:
-        """How a result is packed that follows this operand, for ``of``: channels last only where C order is not the same."""
-        return "nhwc" if self.is_channels_last and not self.is_contiguous else ""
+        """How a result is packed that follows this operand, for ``of``: channels last only where C order is not the same.
+
+        One image decides: bits follow from where a result lies, and those of an image must not depend on its batch, which may
+        be cut or turned round.
+
+        >>> Spec.parse("float32:4x3x8x8:384,1,24,3").layout
+        'nhwc'
+        """
+        if len(self.shape) < 3:
+            return ""
+        image = (1, *self.shape[1:])
+        alone = normalised_strides(image, (math.prod(image), *self.strides[1:]))
+        return "nhwc" if alone != contiguous_strides(image) and alone == channels_last_strides(image) else ""
 
     @property
     def span(self) -> tuple[int, int]:

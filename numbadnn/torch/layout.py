@@ -8,8 +8,8 @@ import torch
 
 
 def channels_last(value: torch.Tensor) -> bool:
-    """Whether a result that follows this tensor is channels last: it is packed so, and not in C order as well."""
-    if not 3 <= value.ndim <= 5 or value.is_contiguous():
+    """Whether a result that follows this tensor is channels last: an image is packed so, and not in C order as well."""
+    if not 3 <= value.ndim <= 5 or (value := value[:1]).is_contiguous():
         return False
     if value.ndim == 3:
         value = value[:, :, None]

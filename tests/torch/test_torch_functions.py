@@ -99,6 +99,14 @@ def test_shapes_alone_are_computed_on_the_meta_device(case: Case) -> None:
     assert case.ours(*(a.detach() for a in arrays)).shape == wanted.shape
 
 
+@pytest.mark.parametrize("cut", [lambda x: x[::2], lambda x: x[:, :, 1:], lambda x: x[:1], lambda x: x[:, :1]])
+def test_results_of_a_cut_batch_lie_as_without_memory(cut: Any) -> None:
+    x = cut(torch.randn(4, 3, 6, 7).to(memory_format=torch.channels_last))
+    w = torch.randn(5, x.shape[1], 3, 3)
+    for call in (lambda x, w: nt.conv2d(x, w), lambda x, w: nt.max_pool2d(x, 2), lambda x, w: nt.softmax(x, 1)):
+        assert call(x, w).stride() == call(x.to("meta"), w.to("meta")).stride()
+
+
 def test_batch_norm_of_no_images_keeps_its_averages() -> None:
     x, w, mean, var = (
         torch.ones(0, 3, 4, requires_grad=True),

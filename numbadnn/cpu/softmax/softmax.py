@@ -7,7 +7,7 @@ Axes that all operands walk at one step are merged; then the axis closest in mem
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from numbadnn.cpu.lang.parallel import (
     scratch,
     thread_count,
 )
-from numbadnn.problem import FIXED_LEVELS, Policy, Spec, normalised_strides
+from numbadnn.problem import FIXED_LEVELS, Policy
 from numbadnn.problems.softmax import SoftmaxProblem
 from numbadnn.registry import COMPENSATED, Executable, Impl, register
 
@@ -78,28 +78,7 @@ def walk(problem: SoftmaxProblem, images: bool) -> Walk:
 
 
 def plan(problem: SoftmaxProblem, policy: Policy, config: Any = None) -> Executable:
-    """Either operation; where bits may not depend on the batch, laid out as an image's own result is, and copied from there."""
-    name, out = "y" if problem.op == "softmax" else "dx", problem.output
-    first = problem.inputs[0]
-    alone = 1, *first.shape[1:]
-    strides = normalised_strides(alone, (math.prod(alone), *first.strides[1:]))
-    own = Spec.of(out.dtype, out.shape, Spec(first.dtype, alone, strides).layout)
-    if policy.determinism not in FIXED_LEVELS or own.strides[1:] == out.strides[1:]:
-        return _plan(problem, policy)
-    inner, item = _plan(replace(problem, y=own) if name == "y" else replace(problem, dx=own), policy), out.itemsize
-
-    def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:
-        memory, steps = np.empty(out.size * item, np.uint8), [s * item for s in own.strides]
-        result = np.ndarray(out.shape, outputs[0].dtype, memory, 0, steps)
-        inner.run(inputs, (result,), workspace, stream)
-        outputs[0][...] = result
-
-    facts = inner.facts | {"copied": name}
-    return replace(inner, run=run, facts=facts, scratch_bytes=inner.scratch_bytes + out.size * item)
-
-
-def _plan(problem: SoftmaxProblem, policy: Policy) -> Executable:
-    """By one of the kernels of ``loops.py`` or ``gradient.py``."""
+    """Either operation, by one of the kernels of ``loops.py`` or ``gradient.py``."""
     CODE = later.names("numbadnn.cpu.lang.typed", "CODE")
     _softmax_gradient = later.module("numbadnn.cpu.softmax.gradient")
     _softmax = later.module("numbadnn.cpu.softmax.loops")

@@ -13,8 +13,8 @@ from typing import Any
 
 from numbadnn.cudnn import lib
 from numbadnn.cudnn._enums import BatchNormMode
-from numbadnn.cudnn._tensors import INT_MAX, scalars, tensor
-from numbadnn.problem import Policy, Spec, contiguous_strides, normalised_strides
+from numbadnn.cudnn._tensors import INT_MAX, scalars, strides_of, tensor
+from numbadnn.problem import Policy, Spec, contiguous_strides
 from numbadnn.problems.norm import TEST, TRAIN, TRAIN_GRAD, NormProblem
 from numbadnn.registry import SEQUENCE, Executable, Impl, register
 
@@ -56,7 +56,7 @@ def supports(problem: NormProblem, policy: Policy) -> str:
     if not packed and not (last and problem.mode == "spatial"):
         return "cuDNN's batch normalization gets arrays packed in C order, or channels last in spatial mode"
     # statistics of channels-last inputs are channels last too, which is C order in memory
-    if any(normalised_strides(s.shape, s.strides) != contiguous_strides(s.shape) for s in parameters):
+    if any(strides_of(s) != contiguous_strides(s.shape) for s in parameters):
         return "cuDNN's batch normalization needs parameters packed in C order"
     if not all(s.aligned for s in (*problem.inputs, *problem.outputs)):
         return "cuDNN's batch normalization reads what is not aligned to 16 bytes at wrong addresses (cuDNN 9.19, H200)"

@@ -463,6 +463,13 @@ def test_verbose_dispatch_prints_one_line_a_call(capfd: pytest.CaptureFixture[st
     )
 
 
+def of_a_process(code: str) -> str:
+    """What a new process prints that runs this."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_importing_is_light() -> None:
     code = (
         "import numpy, sys; before = set(sys.modules); import numbadnn; new = set(sys.modules) - before\n"
@@ -471,8 +478,7 @@ def test_importing_is_light() -> None:
         "maps = open('/proc/self/maps').read() if sys.platform == 'linux' else ''\n"
         "assert not heavy, heavy\nassert 'libcuda' not in maps and 'libcudnn' not in maps"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    of_a_process(code)
 
 
 @pytest.mark.parametrize("first", ("numbadnn", "numbadnn.cpu.conv.fft, numbadnn.kernels.conv.unshared.unshared"))
@@ -488,8 +494,7 @@ def test_convolutions_are_asked_in_one_order_whatever_was_imported(first: str) -
         "        places = [[n for n, pattern in enumerate(order) if fnmatch.fnmatch(name, pattern)] for name in names]\n"
         "        assert all(len(place) == 1 for place in places) and places == sorted(places), names"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    of_a_process(code)
 
 
 def test_an_implementation_that_comes_while_others_are_put_in_order_stays() -> None:
@@ -532,10 +537,9 @@ def test_memory_stays_bounded_over_four_thousand_changing_shapes() -> None:
         "    if i == 1999: before = used()\n"
         "print(used() - before)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    grown = int(of_a_process(code))
     most = 2000 * 256  # bytes of the last 2,000 shapes; by then every cache is full
-    assert int(done.stdout) <= most, f"memory grew by {int(done.stdout)} bytes"
+    assert grown <= most, f"memory grew by {grown} bytes"
 
 
 # ---- what equals a parameter -----------------------------------------------------------------------------------------

@@ -235,9 +235,8 @@ def _plan_grad(problem: PoolProblem, g: _Geometry, cells: bool) -> tuple[Any, st
     bands = max(1, min(-(-JOBS // max(n * parts * slices, 1)), padded // (BAND * g.stride[1])))
     tall = max(_up(-(-padded // bands), g.stride[1]), _up(g.pad[1] + 1, g.stride[1]))
     rows_over = overlap[0] * overlap[1]
-    over = (
-        overlap[2] if cells else -(-g.window[2] // g.stride[2])
-    )  # windows over a column; lines have some beyond the last
+    # windows over a column; lines have some beyond the last
+    over = overlap[2] if cells else -(-g.window[2] // g.stride[2])
     words = _up(16 * max(rows_over * (1 + 2 * over), taken), 64)
     held, bands = slots * slot + words + lines, -(-padded // tall)
     jobs = n * parts * slices * bands

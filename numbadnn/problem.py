@@ -87,8 +87,8 @@ class Spec:
     def layout(self) -> str:
         """How a result is packed that follows this operand, for ``of``: channels last only where C order is not the same.
 
-        One image decides: bits follow from where a result lies, and those of an image must not depend on its batch, which may
-        be cut or turned round.
+        Only the strides within an image count, so that a batch that is cut or reversed gives results like the whole one. The
+        order of sums follows the layout, and the bits of an image must not depend on its batch.
 
         >>> Spec.parse("float32:4x3x8x8:384,1,24,3").layout
         'nhwc'

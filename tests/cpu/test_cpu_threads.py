@@ -181,7 +181,7 @@ def test_kernels_run_where_no_folder_can_keep_them(tmp_path):
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
-@pytest.mark.parametrize("first", ["pool", "openmp"])
+@pytest.mark.parametrize("first", ["pool", "openmp", "no build on disk"])
 def test_pytorchs_number_of_threads_stays(first):
     """Numba's OpenMP layer sets that of the thread that starts it, and both use one library."""
     pytest.importorskip("torch")
@@ -189,6 +189,10 @@ def test_pytorchs_number_of_threads_stays(first):
     import torch
     torch.get_num_threads()
     torch.set_num_threads(1)
+    if FIRST == "no build on disk":  # threads start without Numba, which then is needed
+        import numbadnn.cpu.lang.parallel as doors
+        assert doors.start_threads() or not doors.layer.layer()
+        doors._one_at_a_time()
     import numba, numbadnn, numbadnn.theano
     if FIRST == "pool":
         numbadnn.pool(np.random.rand(4, 32, 96, 96).astype("f4"), (2, 2), stride=(2, 2))

@@ -229,10 +229,11 @@ def _alone(build: Any, *args: Any) -> None:
 @functools.cache
 def _one_at_a_time() -> bool:
     """Whether Numba's own threads are workqueue's; started by this. A program may choose it after ours, of OpenMP, run."""
-    if start_threads():
+    if alone := start_threads():
         from numbadnn.host.numba_names import parallel
 
-        parallel._launch_threads()
+        with _number_stays(_openmp(alone)):
+            parallel._launch_threads()
     import numba
 
     return str(numba.threading_layer()) == "workqueue"
@@ -240,28 +241,33 @@ def _one_at_a_time() -> bool:
 
 @functools.cache
 def start_threads() -> layer.Layer | None:
-    """Start Numba's threads where nobody has; the layer, where they were started without Numba.
-
-    With OpenMP this thread's number of threads is set, which PyTorch and others go by where they share the library:
-    it is set back.
-    """
+    """Start Numba's threads where nobody has; the layer, where they were started without Numba."""
     with _passive():
         alone = layer.layer() if native.without_numba() else None
         if alone is None:
             load_numba()
         openmp = _openmp(alone)
-    before = openmp.omp_get_max_threads() if openmp else 0
-    if alone:
-        alone.start()
-    else:
-        from numbadnn.host.numba_names import parallel
-
-        parallel._launch_threads()  # idempotent and locked inside
-    if openmp:
-        openmp.omp_set_num_threads(before)
+    with _number_stays(openmp):
         if alone:
-            _end_before_forks(openmp)
+            alone.start()
+        else:
+            from numbadnn.host.numba_names import parallel
+
+            parallel._launch_threads()  # idempotent and locked inside
+    if openmp and alone:
+        _end_before_forks(openmp)
     return alone
+
+
+@contextlib.contextmanager
+def _number_stays(openmp: ctypes.CDLL | None) -> Iterator[None]:
+    """Inside, whatever starts OpenMP's threads sets this thread's number of them, which PyTorch and others go by too."""
+    before = openmp.omp_get_max_threads() if openmp else 0
+    try:
+        yield
+    finally:
+        if openmp:
+            openmp.omp_set_num_threads(before)
 
 
 def _end_before_forks(openmp: ctypes.CDLL) -> None:

@@ -115,13 +115,13 @@ def is_passing(error: BaseException) -> bool:
 
 
 def warn(text: str, category: type[Warning] = RuntimeWarning, said: set[tuple[str, str, int]] | None = None) -> None:
-    """A warning at the line of the user's that led here: the first one outside this package.
+    """A warning at the line of the user's that led here: the first one outside this package, and Numba that it called.
 
     ``said``: what was said where, and is not said again. Python's own memory of it ends whenever filters change, as they do
     in a call that imports or compiles.
     """
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "numbadnn":
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("numbadnn", "numba"):
         level, frame = level + 1, frame.f_back
     if said is not None:
         place = text, frame.f_code.co_filename, frame.f_lineno

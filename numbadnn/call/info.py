@@ -11,7 +11,7 @@ from typing import Any
 from numbadnn import config
 from numbadnn.errors import BackendUnavailableError
 from numbadnn.gpu.devices import driver_version, gpus, no_gpu_reason
-from numbadnn.host import files
+from numbadnn.host import files, private
 from numbadnn.kept import shipped_errata
 from numbadnn.registry import FAMILY, implementations
 
@@ -54,7 +54,7 @@ def cudnn() -> dict[str, Any]:
 def kept() -> dict[str, str]:
     """Where compiled kernels are kept, or why they are not."""
     folders = {"cpu": files.builds_folder(), "cuda": files.cache_folder(config.current().cache_dir) / "kernels"}
-    reasons = {name: files.unusable(folder) for name, folder in folders.items()}
+    reasons = {name: private.unusable(folder) for name, folder in folders.items()}
     return {name: f"nowhere: {reasons[name]}" if reasons[name] else str(folder) for name, folder in folders.items()}
 
 

@@ -30,7 +30,6 @@ def timed(executable: Executable, describe: Callable[[str], str], device: int) -
         say(describe(f"{spent * 1e6:.1f}"))
 
     def run_on_gpu(inputs: Any, outputs: Any, workspace: Any, stream: Any) -> None:
-        pass
         from numbadnn.gpu import bindings, streams
 
         d, check = bindings.driver(), bindings.check

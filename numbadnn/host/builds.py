@@ -78,22 +78,19 @@ if hasattr(os, "register_at_fork"):
 def compiled(
     body: Callable[..., Any],
     stamp: str,
-    unkept: Callable[[str], None] = lambda why: None,
     made: Callable[[Any, tuple[Any, ...]], None] = lambda build, args: None,
     **options: Any,
 ) -> Any:
     """``njit(**options)(body)`` kept on disk; ``stamp``: of all modules that it is made of.
 
-    Calls ``unkept(why)`` where it is not kept, so that the build serves this process alone, else ``made(build, arguments)`` after
-    each first call of a signature.
+    Calls ``made(build, arguments)`` after each first call of a signature. Where it cannot be kept, a build serves this process
+    alone, and a warning says so.
     """
     if numba.config.DISABLE_JIT:
         return body
     place = files.builds_folder()
-    why = files.unusable(place) or ("" if stamp else "the library's code cannot be read")
-    if why:
-        unkept(why)
-    kept = Kept(body, stamp, options, None if why else place)
+    why = private.unusable(place) or ("" if stamp else private.UNREAD)
+    kept = Kept(body, stamp, options, None if why else place, why)
     build = njit(**options, pipeline_class=kept.pipeline())(body)
     build._cache = kept
     return _undisturbed(build, made if kept.cache_path else None)
@@ -124,8 +121,11 @@ def _name_runtime() -> None:
 class Kept:
     """The builds of one function, one for each signature: what a dispatcher asks of Numba's cache."""
 
-    def __init__(self, body: Callable[..., Any], stamp: str, options: dict[str, Any], place: Path | None) -> None:
-        self.cache_path = place and str(place)  # None: nothing is kept
+    def __init__(
+        self, body: Callable[..., Any], stamp: str, options: dict[str, Any], place: Path | None, why: str = ""
+    ) -> None:
+        self.cache_path = place and str(place)  # None: nothing is kept, and ``why``
+        self._why = why
         self._environments: list[Environment] = []
         compiler = sources.modules(__name__, "numbadnn.host.whole", "numbadnn.host.quick")
         self._made_of = "\0".join([_VERSIONS, compiler, stamp, sources.content([body, options])])
@@ -158,6 +158,7 @@ class Kept:
 
     def save_overload(self, signature: Any, build: CompileResult) -> None:
         """Keep a build; where the disk refuses, it serves this process all the same."""
+        private.say_unkept(self._why)
         if (
             not self.cache_path
             or build.lifted
@@ -167,7 +168,7 @@ class Kept:
             return  # it reads what only this process has
         key = self.key(signature, build.codegen)
         image = dumps(build._replace(type_annotation="")._reduce())
-        private.write(self._file(key), _FORMAT, key, image, function=build.fndesc.qualname)
+        private.say_unkept(private.write(self._file(key), _FORMAT, key, image, function=build.fndesc.qualname))
 
     def _file(self, key: str) -> Path:
         return Path(str(self.cache_path), f"{key}.build")

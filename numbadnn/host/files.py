@@ -63,15 +63,6 @@ def builds_folder() -> Path:
     return cache_folder(chosen) / "builds"
 
 
-def unusable(folder: Path) -> str:
-    """Why nothing that is executed is kept in a folder, or ""."""
-    if usable(folder, create=True):
-        return ""
-    if folder.is_relative_to(os.devnull):
-        return "this user has no home folder"
-    return f"{folder} cannot be made, or is no folder of this user with mode 0700"
-
-
 def read(path: Path, form: str, private: bool = True) -> Document | None:
     """The document at ``path``; None where there is none, or (reported once) none that can be used.
 

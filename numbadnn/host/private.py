@@ -17,6 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from numbadnn.errors import is_passing, warn
+
 #: where the system has no numbers of users (Windows), what lies below a user's folder is nobody else's
 _USERS = hasattr(os, "getuid")
 
@@ -51,10 +53,19 @@ def read(path: Path, form: str, key: str) -> tuple[dict[str, Any], bytes] | None
         return None
 
 
-def write(path: Path, form: str, key: str, image: bytes, **facts: str) -> bool:
-    """Keep bytes; False where the folder may not be used or the disk refuses (all works without)."""
-    if not usable(path.parent, create=True):
-        return False
+def unusable(folder: Path) -> str:
+    """Why nothing that is executed is kept in a folder, or ""."""
+    if usable(folder, create=True):
+        return ""
+    if folder.is_relative_to(os.devnull):
+        return "this user has no home folder"
+    return f"{folder} cannot be made, or is no folder of this user with mode 0700"
+
+
+def write(path: Path, form: str, key: str, image: bytes, **facts: str) -> str:
+    """Keep bytes; why they are not kept where the folder may not be used or the disk refuses (all works without), or ""."""
+    if why := unusable(path.parent):
+        return why
     head = {"format": form, "key": key, "sha256": hashlib.sha256(image).hexdigest(), **facts}
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
@@ -65,6 +76,19 @@ def write(path: Path, form: str, key: str, image: bytes, **facts: str) -> bool:
         except BaseException:
             os.unlink(temporary)
             raise
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return "" if is_passing(error) else f"{path.parent} cannot be written: {error.strerror or error}"
+    return ""
+
+
+#: why nothing is kept that no folder cures
+UNREAD = "the library's code cannot be read"
+_said: set[str] = set()
+
+
+def say_unkept(why: str) -> None:
+    """Warn once a process, if ``why`` is not "", that compiled code is not kept."""
+    if why and not _said:
+        _said.add(why)
+        cure = "" if why == UNREAD else ": make room there, or set NUMBADNN_CACHE_DIR to another folder of your own"
+        warn(f"each process compiles anew, for {why}{cure}")

@@ -16,6 +16,7 @@ import numbadnn
 from numbadnn.cpu.conv import im2col
 from numbadnn.cpu.lang import parallel as _parallel
 from numbadnn.cpu.softmax import softmax
+from numbadnn.host import private
 from numbadnn.problem import Policy, Spec
 from numbadnn.problems.conv import DIRECTIONS, ConvProblem
 from numbadnn.problems.softmax import SoftmaxProblem
@@ -173,11 +174,21 @@ def test_workqueue_layer_survives_concurrent_calls():
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
 
 
-def test_kernels_run_where_no_folder_can_keep_them(tmp_path):
-    _parallel._say_nothing_is_kept.cache_clear()
+def test_kernels_run_where_no_folder_can_keep_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(private, "_said", set())
     (tmp_path / "file").write_text("")
     with numbadnn.using(cache_dir=tmp_path / "file"), pytest.warns(RuntimeWarning, match="set NUMBADNN_CACHE_DIR"):
         _parallel._compile(_nothing, parallel=False)(1)
+
+
+def test_a_program_that_makes_the_warning_an_error_gets_it_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(private, "_said", set())
+    (tmp_path / "file").write_text("")
+    with numbadnn.using(cache_dir=tmp_path / "file"):
+        kernel = _parallel.Kernel(_nothing)
+        with pytest.raises(RuntimeWarning, match="set NUMBADNN_CACHE_DIR"):
+            kernel(1)
+        kernel(1)
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")

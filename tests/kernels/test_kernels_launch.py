@@ -12,8 +12,10 @@ from fake_driver import FakeDriver
 from numbadnn.errors import NumbaDNNError
 from numbadnn.gpu import context as _context
 from numbadnn.gpu import driver as _driver
+from numbadnn.host import private
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import launch as _launch
+from numbadnn.kernels.build.assemble import Assembled
 
 PARAMETERS = "ptr ptr i32 i64*2 f32 f64"
 SCALARS = (-3, (5, -(2**40)), 1.5, -0.1)
@@ -198,7 +200,7 @@ KEY = _cache.key_of("a", "b")
 
 def test_cache_gives_back_what_was_stored(folder: Path) -> None:
     assert _cache.read(folder, KEY) is None
-    assert _cache.write(folder, KEY, BINARY, arch="sm_90a")
+    assert not _cache.write(folder, KEY, BINARY, arch="sm_90a")
     assert folder.stat().st_mode & 0o777 == 0o700
     assert _cache.read(folder, KEY) == BINARY
     assert [p.name for p in folder.iterdir()] == [f"{KEY}.kernel"]
@@ -230,7 +232,7 @@ def test_cache_does_not_use_a_folder_open_to_others(folder: Path, mode: int) -> 
     _cache.write(folder, KEY, BINARY)
     folder.chmod(mode)
     assert _cache.read(folder, KEY) is None
-    assert not _cache.write(folder, KEY, BINARY)
+    assert "mode 0700" in _cache.write(folder, KEY, BINARY)
     folder.chmod(0o700)
     assert _cache.read(folder, KEY) == BINARY
 
@@ -250,7 +252,18 @@ def test_cache_does_not_use_a_folder_of_another(folder: Path, monkeypatch: pytes
 
 def test_unwritable_cache_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert not _cache.write(tmp_path / "file" / "kernels", KEY, BINARY)
+    assert "cannot be made" in _cache.write(tmp_path / "file" / "kernels", KEY, BINARY)
+
+
+def test_a_kernel_that_is_not_kept_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels").write_text("")
+    monkeypatch.setattr(_launch, "_folder", tmp_path / "kernels")
+    monkeypatch.setattr(_launch, "assemble", lambda ptx, arch: Assembled(b"code", "ptxas", ""))
+    monkeypatch.setattr(private, "_said", set())
+    kernel = _launch.Kernel("a kernel", PARAMETERS, lambda: lambda: None, 128)
+    with pytest.warns(RuntimeWarning, match="kernels cannot be made.*set NUMBADNN_CACHE_DIR") as caught:
+        made = [kernel._assembled((9, 0, ""), lambda: ".entry x") for _ in range(2)]
+    assert len(caught) == 1 and [one.image for one in made] == [b"code"] * 2
 
 
 def test_the_key_follows_the_sources() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
+import errno
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -39,6 +42,15 @@ def hits(build) -> int:
 def folder(tmp_path: Path) -> Iterator[Path]:
     with numbadnn.using(cache_dir=tmp_path):
         yield tmp_path / "builds"
+
+
+@contextlib.contextmanager
+def warns_once(monkeypatch: pytest.MonkeyPatch, text: str) -> Iterator[None]:
+    """Inside, there is one warning that compiled code is not kept, at a line of this file."""
+    monkeypatch.setattr(private, "_said", set())
+    with pytest.warns(RuntimeWarning, match=re.escape(text)) as caught:
+        yield
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def flipped(whole: bytes, part: float) -> bytes:
@@ -117,17 +129,33 @@ def test_code_of_other_options_or_enclosed_values_is_not_believed(folder: Path) 
     assert again(40) == 42 and hits(again) == 1
 
 
-def test_a_disk_that_refuses_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object, **named: object) -> None:
-        raise OSError("No space left on device")
+def refuse(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    def refused(*args: object, **named: object) -> None:
+        raise OSError(number, os.strerror(number))
 
+    monkeypatch.setattr(name, refused)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_refuses_stops_nothing_and_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    why = f"{folder} cannot be written: {os.strerror(number)}: make room there, or set NUMBADNN_CACHE_DIR"
     for name in ("tempfile.mkstemp", "os.replace"):
         with monkeypatch.context() as patch:
-            patch.setattr(name, full)
-            assert kept("int64(int64)")(body)(41) == 42
+            refuse(patch, name, number)
+            with warns_once(monkeypatch, why):
+                assert [kept("int64(int64)")(body)(41) for _ in range(2)] == [42, 42]
+            assert os.strerror(number) in cache.write(folder, "key", cache.Binary(b"code", "entry", "ptxas"))
         assert not list(folder.iterdir())
     kept("int64(int64)")(body)
     assert hits(kept("int64(int64)")(body)) == 1
+
+
+def test_what_a_process_lacks_for_a_moment_is_not_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "_said", set())
+    refuse(monkeypatch, "tempfile.mkstemp", errno.EMFILE)
+    assert kept("int64(int64)")(body)(41) == 42 and not list(folder.iterdir())
 
 
 def test_shims_of_processes_that_begin_together_in_a_damaged_folder(tmp_path: Path) -> None:
@@ -161,14 +189,16 @@ class Payload:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o777, 0o1777])
-def test_nothing_is_read_from_a_folder_that_others_may_use(folder: Path, tmp_path: Path, mode: int) -> None:
+def test_nothing_is_read_from_a_folder_that_others_may_use(
+    folder: Path, tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept("int64(int64)")(body)
     (file,) = folder.iterdir()
     private.write(file, builds._FORMAT, file.stem, pickle.dumps(Payload(tmp_path / "mark")))
-    said: list[str] = []
     folder.chmod(mode)
-    assert compiled(body, "any", said.append)(41) == 42 and kept("int64(int64)")(body)(41) == 42
-    assert "mode 0700" in said[0] and list(folder.iterdir()) == [file] and not (tmp_path / "mark").exists()
+    with warns_once(monkeypatch, "mode 0700: make room there, or set NUMBADNN_CACHE_DIR"):
+        assert compiled(body, "any")(41) == 42 and kept("int64(int64)")(body)(41) == 42
+    assert list(folder.iterdir()) == [file] and not (tmp_path / "mark").exists()
     folder.chmod(0o700)
     kept("int64(int64)")(body)
     assert (tmp_path / "mark").exists()  # that is, the payload would have worked
@@ -177,7 +207,8 @@ def test_nothing_is_read_from_a_folder_that_others_may_use(folder: Path, tmp_pat
 def test_what_another_user_made_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept("int64(int64)")(body)
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
-    assert hits(kept("int64(int64)")(body)) == 0
+    with warns_once(monkeypatch, "mode 0700"):
+        assert hits(kept("int64(int64)")(body)) == 0
 
 
 def test_a_folder_of_numba_that_users_share_gives_each_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +226,9 @@ def test_without_a_home_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as where neither HOME nor a user's entry is
-    said: list[str] = []
     with numbadnn.using(cache_dir=None):
-        assert compiled(body, "any", said.append)(41) == 42 and said == ["this user has no home folder"]
+        with warns_once(monkeypatch, "this user has no home folder"):
+            assert compiled(body, "any")(41) == 42
         assert set(info.kept().values()) == {"nowhere: this user has no home folder"}
         with stored.lock_file(machine.lock_name(-1)), stored.lock_folder(tmp_path):
             pass

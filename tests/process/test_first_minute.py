@@ -108,8 +108,9 @@ def test_time_spent_compiling_is_not_in_the_time_of_a_call(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from numbadnn.call import verbose
-    from numbadnn.host import builds
+    from numbadnn.host import builds, private
 
+    monkeypatch.setattr(private, "_said", {"that nothing is kept"})
     compile_whole = builds.whole.parts
 
     def slowly(codegen):

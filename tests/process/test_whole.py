@@ -17,7 +17,7 @@ from numba.core.codegen import JitEngine  # noqa: E402
 from numba.core.errors import TypingError  # noqa: E402
 from numba.core.types.functions import BaseFunction  # noqa: E402
 
-from numbadnn.host import quick, whole  # noqa: E402
+from numbadnn.host import private, quick, whole  # noqa: E402
 from numbadnn.host.builds import compiled  # noqa: E402
 
 
@@ -49,7 +49,8 @@ def kernel(x, least):
 
 
 @pytest.fixture(params=[True, False], ids=["kept", "not kept"])
-def build(request: pytest.FixtureRequest, tmp_path: Path):
+def build(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(private, "_said", {"that nothing is kept"})
     with numbadnn.using(cache_dir=tmp_path):
         yield lambda body: compiled(body, "any" if request.param else "")
 

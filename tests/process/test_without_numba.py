@@ -235,7 +235,7 @@ def test_another_kernels_image_is_not_believed(tmp_path: Path, monkeypatch: pyte
         patch.setattr(kept_images.files, "builds_folder", lambda: tmp_path / "builds")
         places = [native._file(name, kinds) for name in ("one", "two")]
         for path, key in places:
-            assert private.write(path, kept_images.FORMAT, key, image, entry=entry)
+            assert not private.write(path, kept_images.FORMAT, key, image, entry=entry)
         builds = [native.Builds(name, {}, lambda: None) for name in ("one", "two", "three")]
         assert [build._found(kinds) is not None for build in builds] == [True, True, False]
         with monkeypatch.context() as of_another_numba:

@@ -127,7 +127,7 @@ def keep_without_code() -> None:
 
     def assembled(kernel: launch.Kernel, arch: Any, make: Any) -> cache.Binary:
         kernel_of_none = cache.Binary(b"no code", kernel.entry, "nobody")
-        assert cache.write(*kernel._file(arch), kernel_of_none, kernel=kernel.name)
+        assert not cache.write(*kernel._file(arch), kernel_of_none, kernel=kernel.name)
         return kernel_of_none
 
     launch.Kernel._assembled = assembled  # type: ignore[method-assign]

@@ -204,16 +204,7 @@ def _compile(body: Callable[..., None], parallel: bool) -> Any:
             native.keep(_called(named, parallel), build, args)
 
     function = body.function() if isinstance(body, later.Body) else body
-    return compiled(
-        function, sources.package("numbadnn.cpu"), _say_nothing_is_kept, keep, **options
-    )  # it calls its neighbours
-
-
-@functools.cache
-def _say_nothing_is_kept(why: str) -> None:
-    from numbadnn.errors import warn
-
-    warn(f"each process compiles the CPU's kernels anew, for {why}: set NUMBADNN_CACHE_DIR to a folder of your own")
+    return compiled(function, sources.package("numbadnn.cpu"), keep, **options)  # it calls its neighbours
 
 
 def _in_turn(build: Any) -> Any:

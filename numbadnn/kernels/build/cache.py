@@ -46,7 +46,7 @@ def read(folder: Path, key: str) -> Binary | None:
     return Binary(found[1], str(found[0]["entry"]), str(found[0]["assembler"]))
 
 
-def write(folder: Path, key: str, binary: Binary, **facts: str) -> bool:
-    """Store a binary; False where the folder may not be used or the disk refuses (the kernel works all the same)."""
+def write(folder: Path, key: str, binary: Binary, **facts: str) -> str:
+    """Store a binary; why it is not stored, or "" (the kernel works all the same)."""
     facts |= {"entry": binary.entry, "assembler": binary.by}
-    return bool(key) and private.write(folder / f"{key}.kernel", _FORMAT, key, binary.image, **facts)
+    return private.write(folder / f"{key}.kernel", _FORMAT, key, binary.image, **facts) if key else private.UNREAD

@@ -28,6 +28,7 @@ from numbadnn.gpu import driver as _driver
 from numbadnn.gpu.context import ensure_context, primary_context
 from numbadnn.host import log
 from numbadnn.host.compiling import compiling, was_found
+from numbadnn.host.private import say_unkept
 from numbadnn.host.undisturbed import load_numba, undisturbed
 from numbadnn.kernels.build import cache as _cache
 from numbadnn.kernels.build import simulate
@@ -173,7 +174,7 @@ class Kernel:
         made = assemble(self._renamed(make(), arch), arch_name(arch))
         log.note("info", "compiled %s for %s", self.name, arch_name(arch))
         fresh = _cache.Binary(made.image, self.entry, made.by)
-        _cache.write(*self._file(arch), fresh, kernel=self.name, arch=arch_name(arch))
+        say_unkept(_cache.write(*self._file(arch), fresh, kernel=self.name, arch=arch_name(arch)))
         return fresh
 
     def load(self, device: int) -> int:

@@ -136,8 +136,12 @@ def merge(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, A
     if not n or not m:
         return a if n else b
     with np.errstate(all="ignore"):
-        apart = other - mean
-        return n + m, mean + apart * (m / (n + m)), squares + others + apart * apart * (n * m / (n + m))
+        apart, share = other - mean, m / (n + m)
+        merged = mean + apart * share
+        merged = np.where(
+            np.isfinite(merged), merged, mean * (n / (n + m)) + other * share
+        )  # two infinities apart are NaN
+        return n + m, merged, squares + others + apart * apart * (n * m / (n + m))
 
 
 def _statistic(which: str, dtype: Any, call: Call, found: tuple[int, Any, Any], *old: Any) -> Any:

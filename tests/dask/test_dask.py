@@ -197,6 +197,18 @@ def test_empty_chunks_beside_one_element_are_not_repeats_of_it() -> None:
     np.testing.assert_allclose(found, numbadnn.batch_normalization_train(x, one, 0 * one, "spatial")[0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("placed", [((0, 1),), ((3, 1),), ((0, 1), (5, 1)), ((0, 1), (5, -1)), ((1, np.nan), (5, 1))])
+def test_batch_normalization_of_infinities_has_the_undivided_statistics(placed: tuple[tuple[int, float], ...]) -> None:
+    x, one = normal(6, 3, 4, 5).astype(np.float64), np.ones((1, 3, 1, 1))
+    for image, sign in placed:
+        x[image, 1, 2, 3] = sign * np.inf
+    expected = numbadnn.batch_normalization_train(x, one, one, "spatial", running_mean=one, running_var=one)
+    cut = da.from_array(x, chunks=(2, 3, 3, 5))
+    found = dask.compute(*nd.batch_normalization_train(cut, one, one, "spatial", running_mean=one, running_var=one))
+    for ours, right in zip(found, expected, strict=True):
+        assert np.allclose(ours, right, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
 def test_infinities_of_several_chunks_are_added_in_silence() -> None:
     x = np.ones((2, 1, 4, 4), np.float16)
     dy, opposite = x.copy(), x.copy()

@@ -38,7 +38,7 @@ def _rows(wanted: Callable[[Any], bool]) -> dict[str, Any]:
 
 #: of a member: implementation, how, module, names of it that are replaced while its heuristic is asked
 ASKED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("unshared_inputs_twofold", "first", "inputs.f32x2", {"AS_QUICK": 1e9}),
+    ("unshared_inputs_twofold", "first", "inputs.f32x2", {"rank_of_rows": lambda problem, config: float("inf")}),
     ("unshared_inputs_rows", "no prefetching warp", "inputs.rows", _rows(lambda c: not c.prefetched)),
     ("unshared_inputs_rows", "one row at a time", "inputs.rows", _rows(lambda c: c.deep == 1 and not c.prefetched)),
     ("unshared_weights_many", "small filters too", "weights.many", {"ENOUGH_BYTES": 0, "FEWEST_IMAGES": 1}),

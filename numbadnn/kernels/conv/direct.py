@@ -161,15 +161,17 @@ def _rank(problem: ConvProblem) -> float:
     """Microseconds, as 198 random problems and layers on an H200 have them: within 30 % in two of three.
 
     A sum waits for each of its terms; a thread works out where a tap lies before it multiplies. In the gradient of filters
-    several threads share an element, and waits are longer.
+    several threads share an element, and waits are longer. Of unshared filters an element is one thread's sum over the images.
     """
+    if problem.direction == "grad_weights" and problem.unshared:
+        return 3 + problem.flops / 1.35e6
     if problem.direction != "grad_weights":
         forward, taps = problem.direction == "forward", math.prod(problem.taps)
         summed, written = (problem.x, problem.y) if forward else (problem.y, problem.x)
         waited = 0.049 * (summed.shape[1] // problem.groups) * taps
         return 7.4 + max(waited, problem.flops / 2.2e6) + written.size * taps * (2.5 if forward else 4.1) / 1.1e6
     parts = heuristic(problem).parts
-    serial = problem.y.shape[0] * (1 if problem.unshared else -(-math.prod(problem.y.shape[2:]) // parts))
+    serial = problem.y.shape[0] * -(-math.prod(problem.y.shape[2:]) // parts)
     return 7.4 + max(0.145 * serial, problem.flops / 1.77e6) + problem.w.size * parts / 5.4e4
 
 

@@ -2,7 +2,8 @@
 
 A *member* takes a problem where its ``heuristic`` finds a configuration. The first member that takes a problem is the
 fastest known for it, as measured on an H200; the table of a wing says so row by row. The order is made into ranks: the first
-member that takes the problem has its estimate in microseconds, and each later one a thousandth of a microsecond more.
+member that takes the problem has its estimate in microseconds, and each later one a thousandth of a microsecond more. A
+member that yields comes behind all others.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Member:
     """One kernel of a wing; ``takes`` completes the sentence "takes ..." of its refusal.
 
     ``heuristic(problem, policy)`` gives a configuration or None, ``plan(problem, policy, config)`` the executable,
-    ``estimate(problem, config)`` microseconds on an H200.
+    ``estimate(problem, config)`` microseconds on an H200, ``yields(problem, config)`` whether later members are faster.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Member:
     takes: str
     arithmetic: str = "ieee"
     determinism: str = "run_to_run"
+    yields: Callable[[ConvProblem, Any], bool] | None = None
 
 
 def register_members(
@@ -51,13 +53,25 @@ def register_members(
     def configured(member: Member, problem: ConvProblem, policy: Policy) -> Any:
         return member.heuristic(problem, policy)
 
+    def behind(position: int, problem: ConvProblem) -> int:
+        """How many places further back a member comes."""
+        member = members[position]
+        if member.yields is None or problem.op not in member.ops:
+            return 0
+        config = configured(member, problem, Policy())
+        return len(members) if config is not None and member.yields(problem, config) else 0
+
     @functools.lru_cache(128)
     def first(problem: ConvProblem) -> tuple[int, float]:
-        """The position of the first member that takes the problem under the default options, and its estimate."""
+        """The place of the first member that takes the problem under the default options, and its estimate."""
+        found = len(members), math.inf
         for position, member in enumerate(members):
-            if problem.op in member.ops and (config := configured(member, problem, Policy())) is not None:
-                return position, member.estimate(problem, config)
-        return len(members), math.inf
+            config = configured(member, problem, Policy()) if problem.op in member.ops else None
+            if config is not None:
+                found = position + behind(position, problem), member.estimate(problem, config)
+                if found[0] == position:
+                    break
+        return found
 
     def registered(op: str, position: int, member: Member) -> None:
         def supports(problem: ConvProblem, policy: Policy) -> str:
@@ -72,7 +86,7 @@ def register_members(
             if not belongs(problem):
                 return math.inf
             leader, estimate = first(problem)
-            return estimate + STEP * (position - leader)
+            return estimate + STEP * (position + behind(position, problem) - leader)
 
         register(Impl(op, "numba", member.name, supports, plan, rank, member.arithmetic, member.determinism))
 

@@ -12,7 +12,8 @@ from large_problems import first_config
 
 from numbadnn.kernels.build import assemble as _assemble
 from numbadnn.kernels.build.launch import Kernel
-from numbadnn.kernels.conv.unshared import unshared
+from numbadnn.kernels.conv import direct
+from numbadnn.kernels.conv.unshared import plain, unshared
 from numbadnn.kernels.conv.unshared.forward import box as unshared_box
 from numbadnn.kernels.conv.unshared.forward import f16 as unshared_f16
 from numbadnn.kernels.conv.unshared.forward import f32x2 as unshared_f32x2
@@ -21,6 +22,7 @@ from numbadnn.kernels.conv.unshared.inputs import f32x2 as unshared_inputs_f32x2
 from numbadnn.kernels.conv.unshared.inputs import rows as unshared_inputs_rows
 from numbadnn.kernels.conv.unshared.inputs.f32x2_boxes import blocks_of
 from numbadnn.kernels.conv.unshared.inputs.f32x2_config import FEWER, RINGS, InputsF32x2Config
+from numbadnn.kernels.conv.unshared.inputs.rows_sizes import space_bytes
 from numbadnn.kernels.conv.unshared.parts import transposed as unshared_transposed
 from numbadnn.kernels.conv.unshared.plain_config import UnsharedConfig
 from numbadnn.kernels.conv.unshared.weights import f16 as unshared_weights_f16
@@ -28,6 +30,7 @@ from numbadnn.kernels.conv.unshared.weights import many as unshared_weights_many
 from numbadnn.kernels.conv.unshared.weights.many_config import WeightsManyConfig
 from numbadnn.problem import Policy
 from numbadnn.problems.conv import ConvProblem
+from numbadnn.registry import implementations
 
 
 def several_places(problem: ConvProblem, policy: Policy) -> Any:
@@ -200,6 +203,67 @@ def test_float32_images_as_two_float16() -> None:
     )  # of the second kernel's grid
     low = ConvProblem.parse("conv2d_grad_wrt_inputs x=float32:12x512x5x12 w=float32:512x5x12x64x1x1 groups=8")
     assert all(config.rows <= 5 for _, config in unshared_inputs_f32x2.candidates(low))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "inputs", "weights"),
+    [  # microseconds on an H200 of those that could be taken
+        (  # 4.4, unshared 5.4; 2.4, unshared 3.4, unshared_box 3.7
+            "x=float32:8x4x12x12 w=float32:4x10x10x4x3x3",
+            "numba.unshared_inputs_rows",
+            "numba.direct",
+        ),
+        (  # 15.8, rows 16.6; 15.2, unshared 23.6
+            "x=float32:16x16x32x32 w=float32:16x28x28x16x5x5",
+            "numba.unshared_inputs_twofold",
+            "numba.unshared_box",
+        ),
+        (  # 11.7, twofold 12.7; 13.7, unshared_box 15.4
+            "x=float32:16x32x20x20 w=float32:32x18x18x32x3x3",
+            "numba.unshared_inputs_rows",
+            "numba.unshared",
+        ),
+        (  # 14.0, twofold 17.9
+            "x=float32:32x8x28x28 w=float32:8x24x24x8x5x5",
+            "numba.unshared_inputs_rows",
+            "numba.unshared_weights_many",
+        ),
+        (  # 19.3, unshared 20.0; 20.5, unshared_box 28.2
+            "x=float32:4x64x16x16 w=float32:64x16x16x64x3x3 pad=1,1,1,1",
+            "numba.unshared_inputs_rows",
+            "numba.unshared",
+        ),
+    ],
+)
+def test_layers_have_the_kernels_that_were_fastest(
+    sizes: str, inputs: str, weights: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (direct, plain):
+        monkeypatch.setattr(module, "device_reason", lambda policy: "")
+
+    def first(op: str) -> str:
+        problem = ConvProblem.parse(f"{op} {sizes}")
+        taking = [impl for impl in implementations(op, ["numba"]) if not impl.supports(problem, Policy())]
+        return min(taking, key=lambda impl: impl.rank(problem)).name
+
+    assert (first("conv2d_grad_wrt_inputs"), first("conv2d_grad_wrt_weights")) == (inputs, weights)
+
+
+def test_blocks_that_are_few_are_taken_last_but_taken() -> None:
+    sizes = "conv2d_grad_wrt_weights x=float32:16x32x20x20 w=float32:32x{p}x18x32x3x3"
+    few, enough = (ConvProblem.parse(sizes.format(p=p).replace("20x20", f"{p + 2}x20")) for p in (18, 20))
+    for problem, last in ((few, True), (enough, False)):
+        ranks = {i.name: i.rank(problem) for i in implementations(problem.op, ["numba"]) if "unshared" in i.name}
+        assert unshared_box.heuristic(problem, Policy()) is not None
+        assert (ranks["numba.unshared_box"] > ranks["numba.unshared"]) == last
+
+
+def test_of_tiles_that_are_alike_the_one_with_fewer_boxes() -> None:
+    """Of few positions most of a training step's memory is these boxes: one position a block would need half as much again."""
+    problem = ConvProblem.parse("conv2d_grad_wrt_inputs x=float32:8x4x12x12 w=float32:4x10x10x4x3x3")
+    config = unshared_inputs_rows.heuristic(problem, Policy())
+    assert config is not None
+    assert space_bytes(problem, config) == 50 * 4 * (3 * 4) * 8 * 4  # tiles, channels, pixels, images, bytes
 
 
 @pytest.mark.skipif(not _assemble.find_ptxas(), reason="ptxas is not installed")

@@ -49,11 +49,16 @@ def _boxes_estimate(problem: ConvProblem, config: Any) -> float:
     return boxes.rank(problem)
 
 
-def _member(stem: str, ops: tuple[str, ...], module: Any, estimate: Any, takes: str, *levels: str) -> Member:
+def _member(
+    stem: str, ops: tuple[str, ...], module: Any, estimate: Any, takes: str, arithmetic: str = "ieee",
+    determinism: str = "run_to_run", yields: Any = None,
+) -> Member:  # fmt: skip
     def heuristic(problem: ConvProblem, policy: Policy) -> Any:
         return module.heuristic(problem, policy)
 
-    return Member(f"numba.unshared_{stem}", ops, heuristic, module.plan, estimate, takes, *levels)
+    return Member(
+        f"numba.unshared_{stem}", ops, heuristic, module.plan, estimate, takes, arithmetic, determinism, yields
+    )
 
 
 #: name, operations, kernel, estimate, what it takes; where no level stands: ieee, run_to_run. Order: measured on an H200
@@ -73,7 +78,7 @@ MEMBERS = (
             "9 to 32 images of float32 and 16 filters a group and more (sm_90): float32 as two float16"),
     # few images: the order of the terms of a forward product depends on how many there are, that of the gradient does not
     _member("box", FORWARD, box, _by_threads, "few images, several positions a block"),
-    _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu"),
+    _member("box", WEIGHTS, box, _by_threads, "few images, several positions a block", "ieee", "gpu_to_gpu", box.yields),
     # the gradient of the images: sums on tensor cores, in registers, in shared memory
     _member("inputs_twofold", IMAGES, inputs_f32x2, inputs_f32x2.rank, "many float32 images (sm_90): float32 as two float16"),
     _member("inputs_rows", IMAGES, rows, rows_config.rank, "small filters whose sums fit registers (sm_90)"),

@@ -38,6 +38,8 @@ from numbadnn.registry import SEQUENCE, Executable
 MOST_IMAGES, MOST_TAPS = 32, 16
 #: taps that reach a pixel times images from which on this is faster, by bytes of an element; fewer filters leave lanes idle
 OFTEN, FEWEST_FILTERS = {2: 9, 4: 16}, 4
+#: microseconds between estimates that say nothing
+ALIKE = 0.15
 
 
 def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
@@ -52,8 +54,15 @@ def heuristic(problem: ConvProblem, policy: Policy) -> RowsConfig | None:
     if problem.x.shape[0] * math.prod(taps) < OFTEN[w.itemsize] * math.prod(stride):
         return None
     found = candidates(problem)
-    best = min(found, key=lambda pair: pair[0])[1] if found else None
+    best = _best(problem, found) if found else None
     return best if best and space_bytes(problem, best) <= min(policy.workspace_limit, LIMIT32) else None
+
+
+def _best(problem: ConvProblem, found: list[tuple[float, RowsConfig]]) -> RowsConfig:
+    """The least estimate, and of tiles that are as fast as far as one can tell the one that takes the least memory."""
+    least, best = min(found, key=lambda pair: pair[0])
+    alike = [c for us, c in found if us < least + ALIKE and (c.channels, c.own) == (best.channels, best.own)]
+    return min(alike, key=lambda config: boxes_bytes(problem, config))
 
 
 def kernel(dtype: str, config: RowsConfig) -> Kernel:

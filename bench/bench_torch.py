@@ -3,7 +3,8 @@
 ``python bench/bench_torch.py [--quick] [--tune] [--parts overhead local resnet bits invariance]``. All is measured in one run,
 ours and PyTorch's in turn. ResNet-18 (``torch_training.py``) and batch invariance need a GPU; the latter's layers are those of
 ``torch_layers.py``. float32 is IEEE's on both sides unless a row says TF32. "host": until the calls return, without waiting for
-the GPU; "captured": as a CUDA graph, where the host has nothing to do.
+the GPU; "captured": as a CUDA graph, launched and waited for, where the host has little to do; "GPU alone": of ten steps in one
+graph. "nothing": a layer that computes nothing (``torch_nothing.py``), which none that is written in Python can undercut.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
 import torch
 import torch.nn.functional as F
+import torch_nothing
 import torch_training
 from harness import geometric_mean, host_us, save, table
 from torch_layers import DTYPES, Layer, layers
@@ -210,12 +212,29 @@ def local(quick: bool) -> list[dict[str, Any]]:
         }
         if GPU:
             row["captured, times as fast"] = times[f"{other}, captured, ms"] / times["captured, ms"]
-            with torch.autograd.set_multithreading_enabled(False):
-                alone = in_turn(calls, seconds / 2)
-            row |= {"ms, one thread": alone["ours"].whole, f"{other}, ms, one thread": alone["theirs"].whole}
+            row |= host_and_gpu(calls | {"nothing": torch_nothing.step(*LOCAL[name], DEVICE)}, seconds / 2, other)
         print(row, flush=True)
         rows.append(row)
     return rows
+
+
+def host_and_gpu(calls: dict[str, Callable[[], Any]], seconds: float, other: str) -> dict[str, float]:
+    """Of a step by ``ours``, ``theirs`` and ``nothing``: as called, computed by one thread, and of the GPU alone."""
+    called = in_turn(calls, seconds)
+    with torch.autograd.set_multithreading_enabled(False):
+        alone = in_turn(calls, seconds)
+    row = {"nothing, ms": called["nothing"].whole, "ms, one thread": alone["ours"].whole}
+    row |= {f"{other}, ms, one thread": alone["theirs"].whole, "nothing, ms, one thread": alone["nothing"].whole}
+    row["nothing, times as fast"] = called["theirs"].whole / called["nothing"].whole
+    graphs = in_turn({who: captured(functools.partial(ten, calls[who])) for who in ("ours", "theirs")}, seconds)
+    row |= {"GPU alone, ms": graphs["ours"].whole / 10, f"{other}, GPU alone, ms": graphs["theirs"].whole / 10}
+    row["GPU alone, times as fast"] = graphs["theirs"].whole / graphs["ours"].whole
+    return row
+
+
+def ten(call: Callable[[], Any]) -> None:
+    for _ in range(10):
+        call()
 
 
 def compile_local(name: str) -> None:

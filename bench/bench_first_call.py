@@ -6,8 +6,9 @@ the call to the end of its work on the device. ``cold`` starts with an empty cac
 the same folder, ``again`` the second problem of the same kernel in that process. Rows are measured one after another (side by
 side they slow each other 1.5 to 2.2 times), printed and saved as they come. ``python bench/bench_first_call.py [--quick]``.
 
-``--processes [torch] [cupy] [numba]`` measures what a user waits for. A process has imported PyTorch, CuPy or Numba, and has
-arrays on the GPU. It imports numbadnn, calls it once and waits for the result; an earlier process has filled the folder.
+``--processes [torch] [cupy] [numba] [numpy]`` measures what a user waits for. A process has imported PyTorch, CuPy or Numba, and
+has arrays on the GPU; of NumPy, which is measured where it is named, it has arrays in memory. It imports numbadnn, calls it once and
+waits for the result; an earlier process has filled the folder.
 ``import`` is the import alone, ``call`` the rest, ``cpu`` the processor time of it, ``torch`` the same call of PyTorch's own in
 a process without numbadnn; ``imports`` are the packages among those that take long which came in with numbadnn.
 """
@@ -99,7 +100,7 @@ FIRST = {
     "pool": ((8, 64, 56, 56),),
     "lstm": ((5, 8, 64), (1, 8, 64), (1, 8, 64)),
 }
-LIBRARIES = ("torch", "cupy", "numba")
+LIBRARIES = ("torch", "cupy", "numba", "numpy")
 LONG = ("numba", "numba_cuda", "llvmlite", "scipy", "cuda", "importlib.metadata")
 
 
@@ -127,8 +128,8 @@ def theirs(op: str, torch: Any) -> Any:
     }[op]
 
 
-def on_gpu(library: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[list[Any], Any]:
-    """Arrays of a library whose context is there, and what waits for the GPU."""
+def arrays_of(library: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[list[Any], Any]:
+    """Arrays of a library whose context on the GPU, if any, is there, and what waits for their results."""
     import numpy as np
 
     values = [np.full(shape, 0.1, np.float32) for shape in shapes]
@@ -141,6 +142,8 @@ def on_gpu(library: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[list[Any]
         import cupy
 
         found, wait = [cupy.asarray(v) for v in values], cupy.cuda.Device().synchronize
+    elif library == "numpy":
+        found, wait = values, lambda: None
     else:
         from numba import cuda
 
@@ -154,7 +157,7 @@ def new_process(library: str, op: str, whose: str) -> None:
     import time
 
     shapes = FIRST[op] if op != "lstm" else ((2 * 4 * 64 * 65,), *FIRST[op])
-    arrays, wait = on_gpu(library, shapes)
+    arrays, wait = arrays_of(library, shapes)
     before, start, spent = set(sys.modules), time.perf_counter(), time.process_time()
     if whose == "torch":
         import torch
@@ -243,7 +246,7 @@ def main() -> None:
         return
     quick = "--quick" in sys.argv
     if "--processes" in sys.argv:
-        processes(1 if quick else 3, [name for name in LIBRARIES if name in sys.argv] or list(LIBRARIES))
+        processes(1 if quick else 3, [name for name in LIBRARIES if name in sys.argv] or list(LIBRARIES[:3]))
         return
     from harness import save, table  # not by the processes that are measured, whose imports count
 

@@ -4,8 +4,8 @@ GB/s of each input read once and each output written once (batch norm's training
 float32 and float16, both layouts. Calls alternate and the least time of each counts, so that
 what else the machine does hurts both alike; a copy of the same bytes is the limit. The arrays that are timed are held
 against numbadnn.reference before a speed is printed; a case that fails prints REFUSED.
-``python bench/bench_memory_cpu.py [--one-core] [operation ...]``; ``--one-core``: both on one thread, in processor time, which
-other programs disturb little.
+``python bench/bench_memory_cpu.py [--one-core] [family ...]``; ``--one-core``: both on one thread, in processor time, which
+other programs disturb little; with families (softmax, pool ...) their rows alone are measured and replaced in the results.
 """
 
 from __future__ import annotations
@@ -241,8 +241,7 @@ def main() -> None:
     timed = [r for r in rows if "vs torch" in r]
     print("geometric mean vs torch", round(geometric_mean([r["vs torch"] for r in timed]), 2))
     print("below PyTorch:", ", ".join(f"{r['case']} {r['vs torch']:.2f}" for r in timed if r["vs torch"] < 1) or "none")
-    if not wanted:
-        print("written to", save("memory_one_core" if one else "memory_cpu", rows))
+    print("written to", save("memory_one_core" if one else "memory_cpu", rows, of="case" if wanted else ""))
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def device_name() -> str:
         if Path("/proc/cpuinfo").exists()
         else None
     )
-    return f"{found[1] if found else platform.processor()} {os.cpu_count()} threads"
+    return f"{found[1] if found else platform.processor()} {len(os.sched_getaffinity(0))} threads"
 
 
 def save(bench: str, rows: list[dict[str, Any]], of: str = "", **facts: Any) -> Path:

@@ -140,6 +140,7 @@ DETAIL = (
     Group("sampler and gradient", EPYC, ("memory_cpu",), named("spatialtf_sampler", "spatialtf_sampler_grad")),
     Group("dropout", EPYC, ("memory_cpu",), named("dropout")),
     Group("recurrent networks", EPYC, ("rnn_cpu",), against="passes"),
+    Group("one large filter, against SciPy's `fftconvolve`", EPYC, ("large_filters_cpu",), against="vs scipy"),
     Group("one core: softmax and gradient", EPYC, ("memory_one_core",), named("softmax", "softmax_grad")),
     Group("one core: pooling", EPYC, ("memory_one_core",), named("pool")),
     Group("one core: gradient of averages", EPYC, ("memory_one_core",),
@@ -197,10 +198,23 @@ def calls() -> list[str]:
         "| arrays of | operation | import, ms | first call, ms | PyTorch's own, ms |",
         "|---|---|---|---|---|",
     ]
-    for row in rows_of(GPU, "first_call_processes"):
+    for row in rows_of(GPU, "first_call_processes") + rows_of(EPYC, "first_call_processes"):
         own = f"{row['torch_ms']:.0f}" if "torch_ms" in row else "-"
         times = f"{row['import_ms']:.0f} | {row['call_ms']:.0f} | {own}"
         lines.append(f"| {row['arrays']} | {row['op']} ({row['impl']}) | {times} |")
+    return lines
+
+
+def busy() -> list[str]:
+    """What a busy processor costs the calls of two: a table."""
+    lines = [
+        "| call | on | one thread, ms | beside a busy processor, ms | the ratio | PyTorch's, ms | the ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for machine in (EPYC,):
+        for row in rows_of(machine, "busy_cpu"):
+            ours, theirs = (f"{row[k + 'busy']:.2f} | {row[k + 'busy/one']:.2f}" for k in ("", "torch "))
+            lines.append(f"| {row['case']} | {MACHINES[machine]} | {row['one']:.2f} | {ours} | {theirs} |")
     return lines
 
 
@@ -244,6 +258,6 @@ def draw(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    for lines in (table(FRONT), table(DETAIL), table(KERNELS), calls()):
+    for lines in (table(FRONT), table(DETAIL), table(KERNELS), calls(), busy()):
         print("\n".join(lines), end="\n\n")
     draw(ROOT / "docs" / "speed.svg")

@@ -1,8 +1,9 @@
 """Calls on NumPy arrays beside a busy processor, on two processors: numbadnn and PyTorch, each in a process of its own.
 
-``one`` is a call on one thread, ``all`` on both, ``busy`` on both while another program keeps the second processor busy. Each is
-the least of some medians, in milliseconds, so that a lull of the machine counts. ``busy/one`` is what the neighbour costs: threads
-that wait actively for one another make it the scheduler's slices, 4 to 8 ms. ``python bench/bench_busy_cpu.py [--quick]``.
+``one`` is a call on one thread, ``all`` on both, ``busy`` on both while another program keeps the second processor busy. Each
+is the least of some medians, in milliseconds, so that a lull of the machine counts. ``busy/one`` is what the neighbour costs:
+threads that wait actively for one another make it the scheduler's slices, 4 to 8 ms.
+``python bench/bench_busy_cpu.py [--quick]``.
 """
 
 from __future__ import annotations

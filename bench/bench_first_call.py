@@ -6,9 +6,9 @@ the call to the end of its work on the device. ``cold`` starts with an empty cac
 the same folder, ``again`` the second problem of the same kernel in that process. Rows are measured one after another (side by
 side they slow each other 1.5 to 2.2 times), printed and saved as they come. ``python bench/bench_first_call.py [--quick]``.
 
-``--processes [torch] [cupy] [numba] [numpy]`` measures what a user waits for. A process has imported PyTorch, CuPy or Numba, and
-has arrays on the GPU; of NumPy, which is measured where it is named, it has arrays in memory. It imports numbadnn, calls it once and
-waits for the result; an earlier process has filled the folder.
+``--processes [torch] [cupy] [numba] [numpy]`` measures what a user waits for. A process has imported PyTorch, CuPy or Numba,
+and has arrays on the GPU; of NumPy, which is measured where it is named, it has arrays in memory. It imports numbadnn, calls it
+once and waits for the result; an earlier process has filled the folder.
 ``import`` is the import alone, ``call`` the rest, ``cpu`` the processor time of it, ``torch`` the same call of PyTorch's own in
 a process without numbadnn; ``imports`` are the packages among those that take long which came in with numbadnn.
 """

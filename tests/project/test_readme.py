@@ -28,7 +28,13 @@ def test_every_speed_is_one_of_the_results() -> None:
     speed, page = summary(), (ROOT / "docs/reference/speed.md").read_text()
     front = speed.table(speed.FRONT)
     assert "\n".join(front) in README and len(front) == 10
-    for lines in (speed.table(speed.DETAIL), front[:3], speed.table(speed.KERNELS), *split(speed.calls()), speed.busy()):
+    for lines in (
+        speed.table(speed.DETAIL),
+        front[:3],
+        speed.table(speed.KERNELS),
+        *split(speed.calls()),
+        speed.busy(),
+    ):
         assert "\n".join(lines) in page
     slower = re.search(r"Where it is slower:.*?\n\n", README, re.S)
     assert slower is not None

@@ -102,6 +102,7 @@ def _pool(
     backend: str | None, determinism: str | None,
 ) -> jax.Array:  # fmt: skip
     (x,) = arrays_of(operand=operand)
+    dtype = x.dtype
     window = tuple(map(int, window_dimensions))
     stride = (1,) * len(window) if window_strides is None else tuple(map(int, window_strides))
     if not 3 <= x.ndim <= 5 or not len(window) == len(stride) == x.ndim:
@@ -119,6 +120,8 @@ def _pool(
     factor = None
     if any(map(any, uneven)):
         if mode == "average_exc_pad":
+            # of 16 bits a sum may be infinite where the average is not, and would be rounded once more
+            x = x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
             mode, factor = "sum", _one_over_counts(x, window, stride, pads)
         x = jnp.pad(x, uneven, constant_values=fill)
     even = tuple(0 if any(uneven[axis]) else pads[axis][0] for axis in spatial)
@@ -127,7 +130,7 @@ def _pool(
     if x.ndim == 3:
         axes, windows, strides, even = (*kept, None, *spatial), (1, *windows), (1, *strides), (0, *even)
     found = _jitted(Pool(axes, windows, strides, even, mode, *options_in_force(backend, determinism)), x)
-    return found if factor is None else found * factor
+    return found if factor is None else (found * factor).astype(dtype)
 
 
 def _one_over_counts(x: Any, window: tuple[int, ...], stride: tuple[int, ...], pads: Any) -> Any:

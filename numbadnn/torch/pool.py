@@ -140,8 +140,8 @@ def _max(
     window, stride, pad, more = remembered(_max_geometry, given, input)
     x = input if input.ndim > axes + 1 else input[None]
     if any(more):
-        x = F.pad(x, _after(pad, more), value=-torch.inf)
-        pad = (0,) * axes
+        # behind the image alone: a window's first maximum is never outside the image, which has lost its gradient there
+        x = F.pad(x, _after((0,) * axes, more), value=-torch.inf)
     y = compute(POOL, (x,), (window, stride, pad, "max", *in_force(backend, level)))
     return y if input.ndim > axes + 1 else y[0]
 
@@ -170,10 +170,11 @@ def _average(
     x = input if input.ndim > axes + 1 else input[None]
     how = in_force(backend, level)
     if any(more) or divisor is not None:
-        sizes = x.shape[2:]
-        x = F.pad(x, _after(pad, more))
+        sizes, dtype = x.shape[2:], x.dtype
+        # of 16 bits a sum may be infinite where the average is not, and would be rounded once more
+        x = F.pad(x.float() if dtype.itemsize == 2 else x, _after(pad, more))
         y = compute(POOL, (x,), (window, stride, (0,) * axes, "sum", *how))
-        y = y * _one_over(sizes, window, stride, pad, whole, x, y) if divisor is None else y / divisor
+        y = (y * _one_over(sizes, window, stride, pad, whole, x, y) if divisor is None else y / divisor).to(dtype)
     else:
         y = compute(POOL, (x,), (window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how))
     return y if input.ndim > axes + 1 else y[0]

@@ -210,6 +210,12 @@ def test_results_are_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.ctypes.data == x.unsafe_buffer_pointer() and result.ctypes.data == y.unsafe_buffer_pointer()
 
 
+def test_averages_of_16_bits_with_uneven_padding_are_rounded_once() -> None:
+    x = jnp.full((1, 1, 7, 7), 10000, jnp.float16)
+    found = nj.avg_pool(x, (1, 1, 3, 3), (1, 1, 2, 2), ((0, 0), (0, 0), (0, 1), (0, 1)), count_include_pad=False)
+    assert found.dtype == jnp.float16 and (found == 10000).all()
+
+
 def test_scan_and_remat() -> None:
     x, w = jnp.asarray(IMAGE), jnp.asarray(normal(4, 4, 3, 3) / 10)
     step = lambda of: lambda w, x: of.conv(x, w, (1, 1), "SAME")

@@ -18,8 +18,6 @@ accumulator's unit roundoff, gamma_d = d*u / (1 - d*u) and M = |alpha| * sum|x||
     half          sums kept in float16, where it was asked for: (exp(1.5 * d * 2^-10) - 1) * M.
     half_products as tensor_core; each product of a recurrent network's matrix is rounded to float16 before it is added to
                   others: 2^-11 of it (``rnn_bounds``).
-    exact_mean    as ieee, of a gradient of batch normalization that leaves out the mean of the deviations from the mean, which is
-                  what the mean's rounding left (``reference.norm``).
     fft, winograd norms over image or tile instead of M (``transforms.py``).
 
 The reference computes in float64 and is off by the same formula with u = 2^-53 and d = k; that is added, and counts for
@@ -54,7 +52,7 @@ TENSOR_CORE_UNIT, TENSOR_CORE_LENGTH = 2.0**-23, 1.5
 TF32 = {"tf32": 2 * 2.0**-11 + 2.0**-22, "tf32_cut": 2 * 2.0**-10 + 2.0**-20}
 
 #: these classes sum products directly: on small integers nothing is rounded, so nothing may differ
-DIRECT = ("ieee", "tensor_core", "half_products", "exact_mean")
+DIRECT = ("ieee", "tensor_core", "half_products")
 
 
 def gamma(k: float, unit: float) -> float:

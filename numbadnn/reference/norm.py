@@ -282,14 +282,6 @@ def train_grad_bound(
     return dx, np.abs(i) * e2 + _gamma(2, unit) * np.abs(s2 * i) + tiny, e1
 
 
-def exact_mean_bound(inputs: Any, dy: Any, gamma: Any, mean: Any, invstd: Any, mode: str) -> Float64:
-    """What dx is off by besides where the mean is taken for exact: q = d, as if S3 were 0, so gamma*i * S3/m * t is left out."""
-    d, dy, gamma, i, axes = _gradient_operands(inputs, dy, gamma, mean, invstd, mode)
-    m = _count(dy, axes)
-    s2, s3 = (v.sum(axis=axes, keepdims=True) for v in (dy * d, d))
-    return np.broadcast_to(np.abs(gamma * i * (s3 / m) * (s2 / m) * i * i), dy.shape)
-
-
 def inference_grad_bound(
     inputs: Any,
     dy: Any,

@@ -101,9 +101,8 @@ def errors(
     problem: NormProblem, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth
 ) -> tuple[Float64, ...]:
     """The bounds beside the reference, and the reference's own error by the same bounds."""
-    known = ("ieee", "exact_mean") if problem.op == TRAIN_GRAD else ("ieee",)
-    if arithmetic not in known:
-        raise ValueError(f"arithmetic: expected {' or '.join(known)} for {problem.op}, got {arithmetic!r}")
+    if arithmetic != "ieee":
+        raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
     if problem.averaged == 0:
         return tuple(np.zeros(s.shape) for s in problem.outputs)
     dtype, mode, epsilon = accumulator(problem), problem.mode, problem.epsilon
@@ -119,9 +118,6 @@ def errors(
     found = [theirs + ours for theirs, ours in zip(*both, strict=True)]
     if problem.op == TRAIN:
         found[0] = _of_constants(problem, inputs, found[0])
-    if arithmetic == "exact_mean":
-        more_of_dx: Any = norm.exact_mean_bound
-        found[0] = found[0] + more_of_dx(*inputs, mode)
     return tuple(found)
 
 

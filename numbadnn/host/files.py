@@ -18,6 +18,7 @@ import os
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -169,14 +170,17 @@ def _set_aside(path: Path, form: str, private: bool) -> None:
 
 
 @contextlib.contextmanager
-def _flock(path: Path, flags: int) -> Iterator[None]:
-    """Hold a lock that other processes and threads wait for; nothing where the system has none, or refuses it."""
+def _flock(path: Path, flags: int, patience: float | None) -> Iterator[bool]:
+    """Hold a lock that other processes and threads wait for; nothing where the system has none, or refuses it.
+
+    Yields whether another held it. After ``patience`` seconds this one goes on without; None waits for ever.
+    """
     try:
         import fcntl
 
         file = os.open(path, flags, 0o600)
     except (ImportError, OSError):
-        yield
+        yield False
         return
     try:
         status = os.fstat(file)
@@ -184,11 +188,32 @@ def _flock(path: Path, flags: int) -> Iterator[None]:
         if mine in _held.values():
             raise InUse(errno.EDEADLK, "this thread holds the lock already", str(path))
         _held[file] = mine
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        if waited := not _free(file, fcntl):
+            if patience is None:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            else:
+                _wait(lambda: _free(file, fcntl), patience)
+        yield waited
     finally:
         _held.pop(file, None)
         os.close(file)
+
+
+def _free(file: int, fcntl: Any) -> bool:
+    """Take a lock that nobody else holds; False where somebody does. A file system without locks has it free."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _wait(until: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not until() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 #: descriptors of locks, and who holds which; a forked child has them too, and would wait for itself
@@ -204,17 +229,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
+def lock_folder(path: Path) -> contextlib.AbstractContextManager[bool]:
     """One writer of this user's at a time in a folder; a lock in the folder itself others might hold for ever."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
     return lock_file(locks_folder() / f"folder-{name}.lock")
 
 
-def lock_file(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Hold a lock of this user's; nothing where its folder is not this user's alone, or cannot be made."""
+def lock_file(path: Path, patience: float | None = None) -> contextlib.AbstractContextManager[bool]:
+    """Hold a lock of this user's; nothing where its folder is not this user's alone, or cannot be made.
+
+    Gives whether another held it first. One that is held for longer than ``patience`` seconds is done without.
+    """
     if not usable(path.parent, create=True):
-        return contextlib.nullcontext()
-    return _flock(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0))
+        return contextlib.nullcontext(False)
+    return _flock(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), patience)
 
 
 def locks_folder() -> Path:

@@ -146,9 +146,9 @@ def judge(row: Row, impl: Impl, subject: Subject, policy: Policy, timed: bool) -
     if not outcome.same_bits and outcome.executable.determinism != "not_guaranteed":
         wrong.append(f"declares {outcome.executable.determinism}, but {RUNS} runs gave different bits")
     if problem.op == "rnn_backward" and "reserve" not in problem.names:
-        wrong += reserve.hold(impl, trial, policy, RUNS)
+        wrong += reserve.hold(impl, trial, policy, RUNS, timed)
     if subject.integers is not None and arithmetic in DIRECT:
-        whole = execute(impl, problem, policy, subject.integers.inputs, subject.integers.old, 1)
+        whole = execute(impl, problem, policy, subject.integers.inputs, subject.integers.old, 1, alone=timed)
         exactly = subject.integers.compare_exactly(whole.results)
         row.exact = exactly.ok
         wrong += [] if exactly.ok else [f"small integers: {exactly}"]

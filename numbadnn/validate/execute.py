@@ -39,15 +39,23 @@ class Outcome(NamedTuple):
 
 
 def execute(
-    impl: Impl, problem: Any, policy: Policy, inputs: Any, old: Any = None, runs: int = 3, timed: bool = False
+    impl: Impl,
+    problem: Any,
+    policy: Policy,
+    inputs: Any,
+    old: Any = None,
+    runs: int = 3,
+    timed: bool = False,
+    alone: bool = False,
 ) -> Outcome:
     """Plan once, run ``runs`` times from the same start; ``timed``: then measure (median, microseconds), else 0.
 
-    What is timed on a GPU has it alone, as far as other processes measure too.
+    What is timed on a GPU has it alone, as far as other processes measure too; ``alone``: so has what is not timed itself, for
+    the others' sake. Where nobody measures, to wait for each other would be all that many processes on one GPU do.
     """
     guarded = [buffer(s, v) for s, v in zip(problem.inputs, inputs, strict=True)]
     before = [fingerprint(b.memory) for b in guarded]
-    place = partial(_on_gpu, number=policy.device) if policy.device >= 0 else _on_cpu
+    place = partial(_on_gpu, number=policy.device, alone=timed or alone) if policy.device >= 0 else _on_cpu
     results, damage = [], ""
     with _context(policy.device):
         executable = impl.plan(problem, policy, None)
@@ -147,7 +155,9 @@ def _fenced(device: Device, nbytes: int) -> tuple[int, Callable[[], str]]:
 
 
 @contextlib.contextmanager
-def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any, number: int) -> Iterator[Placed]:
+def _on_gpu(
+    executable: Executable, problem: Any, inputs: list[Buffer], old: Any, number: int, alone: bool
+) -> Iterator[Placed]:
     device = Device(number)
     try:
         workspace, fences = _fenced(device, executable.workspace_bytes)
@@ -159,7 +169,7 @@ def _on_gpu(executable: Executable, problem: Any, inputs: list[Buffer], old: Any
         def run_once() -> list[Buffer]:
             for b, out in zip(outputs, outs, strict=True):
                 device.put(b, out)
-            with device.alone():
+            with device.alone() if alone else contextlib.nullcontext():
                 if executable.workspace_bytes:  # NaN in every type
                     device.check(device.driver.cuMemsetD8(workspace, 0xFF, executable.workspace_bytes))
                 executable.run(arguments, addresses, workspace, 0)

@@ -40,8 +40,11 @@ def backward_of(problem: RnnProblem, forward: RnnProblem, made_by: str) -> RnnPr
     return replace(problem, names=names, inputs=inputs, made_by=made_by)
 
 
-def hold(impl: Impl, trial: Trial, policy: Policy, runs: int) -> list[str]:
-    """What is wrong with the gradients of ``impl`` by way of a reserve, in ``runs`` passes from the same start."""
+def hold(impl: Impl, trial: Trial, policy: Policy, runs: int, alone: bool = False) -> list[str]:
+    """What is wrong with the gradients of ``impl`` by way of a reserve, in ``runs`` passes from the same start.
+
+    ``alone``: as ``execute`` has it.
+    """
     problem: RnnProblem = trial.problem
     forward = forward_of(problem, policy.device)
     given = dict(zip(problem.names, trial.inputs, strict=True))
@@ -49,10 +52,11 @@ def hold(impl: Impl, trial: Trial, policy: Policy, runs: int) -> list[str]:
     wrong: list[str] = []
     results: list[tuple[np.ndarray, ...]] = []
     for _ in range(runs):
-        there = execute(first, forward, policy, [given[n] for n in forward.names], runs=1)
+        there = execute(first, forward, policy, [given[n] for n in forward.names], runs=1, alone=alone)
         made_by = there.executable.facts.get("reserve", impl.name)
         kept = (there.results[0], there.results[-1])
-        back = execute(impl, backward_of(problem, forward, made_by), policy, [*trial.inputs, *kept], runs=1)
+        reading = backward_of(problem, forward, made_by)
+        back = execute(impl, reading, policy, [*trial.inputs, *kept], runs=1, alone=alone)
         found = trial.compare(back.results, back.executable.arithmetic, back.executable.summation)
         wrong += [] if found.ok else [str(found)]
         wrong += [pass_.damage for pass_ in (there, back) if pass_.damage]

@@ -20,6 +20,7 @@ from numbadnn.measuring import device as measuring
 from numbadnn.measuring.stage import stage
 from numbadnn.problem import Policy
 from numbadnn.registry import Executable, Impl
+from numbadnn.validate.check import Row, Subject, judge
 from numbadnn.validate.execute import execute
 
 GPU = Policy(device=0)
@@ -159,6 +160,26 @@ def test_validation_times_by_the_same_clock(driver: HostDriver) -> None:
     assert outcome.time_us == pytest.approx(1000 * KERNEL_MS) and not outcome.damage and outcome.same_bits
     assert np.allclose(outcome.results[0].sum(1), 1)
     assert driver.work.count("fill") == 2 * measuring.BLOCKS and len(set(driver.work)) > 3
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_runs_wait_for_other_processes_only_where_one_measures(
+    timed: bool, driver: HostDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many processes that test on one GPU and measure nothing would otherwise take turns, one run of a kernel each."""
+    held: list[Path] = []
+
+    def hold(path: Path) -> contextlib.AbstractContextManager[None]:
+        held.append(path)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(measuring.stored, "lock_file", hold)
+    impl = Impl("softmax", "numba", "numba.host", lambda p, q: "", lambda p, q, c: softmax(driver), lambda p: 0.0)
+    subject = Subject("", PROBLEM)
+    subject.integers = subject.trial  # a pass that is never timed itself
+    judge(Row("", impl.name, "", "ok"), impl, subject, GPU, timed)
+    assert sum(work.startswith("kernel") for work in driver.work) >= 4
+    assert len(held) == (5 if timed else 0)  # three runs, the times of all launches, one run of integers
 
 
 def test_what_does_not_fit_is_an_error_and_all_is_given_back(driver: HostDriver) -> None:

@@ -5,13 +5,17 @@ Its line of facts names the kernel, the entry point, the architecture and the as
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from numbadnn.host import files, private, sources
 
 _FORMAT = "numbadnn-kernel-2"
+#: seconds that a process waits for another that compiles the same kernel, before it does so too
+PATIENCE = 60.0
 
 
 class Binary(NamedTuple):
@@ -50,3 +54,21 @@ def write(folder: Path, key: str, binary: Binary, **facts: str) -> str:
     """Store a binary; why it is not stored, or "" (the kernel works all the same)."""
     facts |= {"entry": binary.entry, "assembler": binary.by}
     return private.write(folder / f"{key}.kernel", _FORMAT, key, binary.image, **facts) if key else private.UNREAD
+
+
+@contextlib.contextmanager
+def turn(folder: Path, keys: Iterable[str]) -> Iterator[bool]:
+    """Hold the turn to compile these kernels; True where another process had it, and what is on disk is to be looked at again.
+
+    The processes of one program come to the same kernel at the same moment. One of them compiles it, for the others too.
+    """
+    paths, waited = [folder / f"{key}.lock" for key in sorted(keys) if key], False
+    with contextlib.ExitStack() as held:
+        for path in paths:  # in one order, or two processes might wait for each other
+            waited |= held.enter_context(files.lock_file(path, PATIENCE))
+        try:
+            yield waited
+        finally:  # who waits has the file open, and finds the kernel on disk; so does whoever makes the file anew
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    path.unlink()

@@ -155,8 +155,12 @@ class Kernel:
         """The compiled kernel, from disk if it is there."""
         if (stored := self._stored(arch)) is not None:
             return stored
-        with compiling(self.name, "GPU"):
-            return self._assembled(arch, self._lowered(arch))
+        folder, key = self._file(arch)
+        with _cache.turn(folder, [key]) as waited:
+            if waited and (stored := self._stored(arch)) is not None:
+                return stored
+            with compiling(self.name, "GPU"):
+                return self._assembled(arch, self._lowered(arch))
 
     def _file(self, arch: tuple[int, int, str]) -> tuple[Path, str]:
         """The folder and the key."""
@@ -246,16 +250,28 @@ def load_together(device: int, *kernels: Kernel) -> None:
         binaries = {kernel: kernel._stored(arch) for kernel in kernels if (kernel, arch) not in _loaded}
         fresh = [kernel for kernel, binary in binaries.items() if binary is None]
         if fresh:
-            load_numba(cuda=True)
-            from numbadnn.kernels.build import compile as _compile
-
-            with compiling(fresh[0].name, "GPU"), ThreadPoolExecutor(len(fresh)) as pool, _compile.together():
-                made = [pool.submit(kernel._assembled, arch, kernel._lowered(arch)) for kernel in fresh]
-                made[-1].result()
-            binaries.update({kernel: one.result() for kernel, one in zip(fresh, made, strict=True)})
+            files = [kernel._file(arch) for kernel in fresh]
+            with _cache.turn(files[0][0], [key for _, key in files]) as waited:
+                binaries |= _compiled_together(arch, fresh, waited)
         for kernel, binary in binaries.items():
             if binary is not None:
                 _loaded[kernel, arch] = _load(binary)
+
+
+def _compiled_together(arch: tuple[int, int, str], kernels: list[Kernel], look: bool) -> dict[Kernel, _cache.Binary]:
+    """Binaries of kernels that were not on disk; ``look``: meanwhile some of them may be."""
+    stored = [kernel._stored(arch) if look else None for kernel in kernels]
+    binaries = {kernel: binary for kernel, binary in zip(kernels, stored, strict=True) if binary is not None}
+    fresh = [kernel for kernel in kernels if kernel not in binaries]
+    if fresh:
+        load_numba(cuda=True)
+        from numbadnn.kernels.build import compile as _compile
+
+        with compiling(fresh[0].name, "GPU"), ThreadPoolExecutor(len(fresh)) as pool, _compile.together():
+            made = [pool.submit(kernel._assembled, arch, kernel._lowered(arch)) for kernel in fresh]
+            made[-1].result()
+        binaries |= {kernel: one.result() for kernel, one in zip(fresh, made, strict=True)}
+    return binaries
 
 
 def _load(binary: _cache.Binary) -> int:

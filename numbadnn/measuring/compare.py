@@ -18,6 +18,8 @@ accumulator's unit roundoff, gamma_d = d*u / (1 - d*u) and M = |alpha| * sum|x||
     half          sums kept in float16, where it was asked for: (exp(1.5 * d * 2^-10) - 1) * M.
     half_products as tensor_core; each product of a recurrent network's matrix is rounded to float16 before it is added to
                   others: 2^-11 of it (``rnn_bounds``).
+    given_mean    as ieee; the gradient of batch normalization takes the mean that it gets for exact: where that of the
+                  inputs is another, it is off by the difference times a slope (``reference.norm.train_grad_bound``).
     fft, winograd norms over image or tile instead of M (``transforms.py``).
 
 The reference computes in float64 and is off by the same formula with u = 2^-53 and d = k; that is added, and counts for
@@ -52,7 +54,7 @@ TENSOR_CORE_UNIT, TENSOR_CORE_LENGTH = 2.0**-23, 1.5
 TF32 = {"tf32": 2 * 2.0**-11 + 2.0**-22, "tf32_cut": 2 * 2.0**-10 + 2.0**-20}
 
 #: these classes sum products directly: on small integers nothing is rounded, so nothing may differ
-DIRECT = ("ieee", "tensor_core", "half_products")
+DIRECT = ("ieee", "tensor_core", "half_products", "given_mean")
 
 
 def gamma(k: float, unit: float) -> float:

@@ -10,7 +10,7 @@ With mean and var (biased) over axis 0 (``spatial``: and all axes from 2 on), m 
     test_grad    with s = sqrt(var + epsilon): dx = dy * gamma / s,  dgamma = sum(dy * (x - mean)) / s,  dbeta = sum(dy),
                  dmean = -dbeta * gamma / s,  dvar = -sum(dy * (x - mean)) * gamma / (2 * (var + epsilon) * s)
 
-The mean and invstd that train_grad gets are used as they are, right or not.
+The mean and invstd that train_grad gets are used as they are, right or not: c need not have a mean of 0.
 """
 
 from __future__ import annotations
@@ -265,12 +265,15 @@ def train_grad_bound(
     unit: float,
     tiny: float,
     depth: Depth = chain,
+    given_mean: bool = False,
 ) -> tuple[Float64, Float64, Float64]:
     """As ``train_bound`` for its gradient.
 
     With the sums S1 of dy, S2 of dy*d and S3 of d = x - mean, off by e1, e2 and e3, dx is gamma*i * (p - q*t) for p = dy - S1/m,
     q = d - S3/m, t = S2/m * i^2. The errors of these are e1/m, e3/m and e2/m * i^2, and twelve roundings of each term as it
     stands when all is multiplied out, which is how an implementation may compute it.
+
+    With ``given_mean`` it holds for one that takes the mean for exact, so that S3 is 0 and q is d: q is then off by |S3|/m.
     """
     d, dy, gamma, i, axes = _gradient_operands(inputs, dy, gamma, mean, invstd, mode)
     m = _count(dy, axes)
@@ -278,7 +281,8 @@ def train_grad_bound(
     s1, s2, s3 = (v.sum(axis=axes, keepdims=True) for v in (dy, dy * d, d))
     q, t, e_t = np.abs(d - s3 / m), np.abs(s2) / m * i * i, e2 / m * i * i
     terms = np.abs(dy) + np.abs(s1) / m + (np.abs(d) + np.abs(s3) / m) * (t + e_t)
-    dx = np.abs(gamma * i) * (e1 / m + e3 / m * (t + e_t) + q * e_t + _gamma(12, unit) * terms) + tiny
+    e_q = np.abs(s3) / m if given_mean else e3 / m
+    dx = np.abs(gamma * i) * (e1 / m + e_q * (t + e_t) + q * e_t + _gamma(12, unit) * terms) + tiny
     return dx, np.abs(i) * e2 + _gamma(2, unit) * np.abs(s2 * i) + tiny, e1
 
 

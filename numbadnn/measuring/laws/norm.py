@@ -101,8 +101,9 @@ def errors(
     problem: NormProblem, inputs: tuple[Any, ...], old: Any, arithmetic: str, depth: Depth
 ) -> tuple[Float64, ...]:
     """The bounds beside the reference, and the reference's own error by the same bounds."""
-    if arithmetic != "ieee":
-        raise ValueError(f"arithmetic: expected ieee for {problem.op}, got {arithmetic!r}")
+    known = ("ieee", "given_mean") if problem.op == TRAIN_GRAD else ("ieee",)
+    if arithmetic not in known:
+        raise ValueError(f"arithmetic: expected {' or '.join(known)} for {problem.op}, got {arithmetic!r}")
     if problem.averaged == 0:
         return tuple(np.zeros(s.shape) for s in problem.outputs)
     dtype, mode, epsilon = accumulator(problem), problem.mode, problem.epsilon
@@ -113,8 +114,9 @@ def errors(
     arrays = inputs
     if problem.op == TRAIN:
         arrays, more = (*inputs[:3], *(inputs[3:] or (None, None))), (epsilon, problem.factor)
-    theirs_and_ours = ((UNIT[dtype], NORMAL[dtype], depth), (UNIT["float64"], 0.0, norm.chain))
-    both = [function(*arrays, mode, *more, unit, tiny, d) for unit, tiny, d in theirs_and_ours]
+    given = (True,) if arithmetic == "given_mean" else ()
+    theirs_and_ours = ((UNIT[dtype], NORMAL[dtype], depth, *given), (UNIT["float64"], 0.0, norm.chain))
+    both = [function(*arrays, mode, *more, *numbers) for numbers in theirs_and_ours]
     found = [theirs + ours for theirs, ours in zip(*both, strict=True)]
     if problem.op == TRAIN:
         found[0] = _of_constants(problem, inputs, found[0])

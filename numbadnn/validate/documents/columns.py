@@ -56,7 +56,7 @@ TERMINAL = _VALIDATE
 _ARITHMETIC = Column(
     "arithmetic",
     "arithmetic",
-    "the rounding that the bound assumes: ieee, tensor_core, half_products, tf32, tf32_cut, half, fft or winograd",
+    "the rounding that the bound assumes: ieee, tensor_core, half_products, given_mean, tf32, tf32_cut, half, fft or winograd",
 )
 
 _DETERMINISM = (

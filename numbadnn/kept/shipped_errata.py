@@ -6,6 +6,7 @@ An entry's ``effect`` says what follows:
 * "avoided": a call is wrong on some data, such as a channel of one value. It runs where somebody names cuDNN, which is recorded.
 * "normwise": its error keeps the bound of its arithmetic, but not each element's. The option ``accuracy`` decides.
 
+``knobs`` are the settings of an engine that have it, where others of that engine are right: kind of knob -> its values.
 ``data`` is the kind of data that shows it (``numbadnn validate edge``). An entry holds from the version ``since`` on, up to but
 not including ``below`` where a run has shown that a release is free of it.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 FORMAT = "numbadnn-shipped-errata-1"
@@ -36,6 +37,7 @@ class Erratum:
     says: str
     data: str = ""
     engine: int | None = None
+    knobs: dict[str, list[int]] = field(default_factory=dict)
     below: int | None = None
 
     def __str__(self) -> str:
@@ -45,13 +47,16 @@ class Erratum:
     def conditions(self) -> str:
         """What it is about, in one line."""
         engine = "" if self.engine is None else f" engine {self.engine}"
+        engine += "".join(f" knob {kind}={','.join(map(str, values))}" for kind, values in self.knobs.items())
         where = " ".join(f"{name}={','.join(values)}" for name, values in self.where.items())
         return " ".join(filter(None, [self.impl + engine, ",".join(self.ops), where]))
 
     def holds(self, version: int) -> bool:
         return self.since <= version and (self.below is None or version < self.below)
 
-    def means(self, impl: str, problem: Any, engine: int | None) -> bool:
+    def means(self, impl: str, problem: Any, engine: int | None, knobs: dict[int, int]) -> bool:
+        if any(knobs.get(int(kind)) not in values for kind, values in self.knobs.items()):
+            return False
         if self.impl != impl or self.engine != engine or (self.ops and problem.op not in self.ops):
             return False
         values = {name: problem.output.dtype if name == "dtype" else getattr(problem, name) for name in self.where}
@@ -68,9 +73,11 @@ def entries() -> tuple[Erratum, ...]:
     return tuple(Erratum(**entry) for entry in document["entries"])
 
 
-def find(effect: str, impl: str, problem: Any, version: int, engine: int | None = None) -> Erratum | None:
-    """The fault of this effect that an implementation (or an engine of it) of this cuDNN has on a problem."""
+def find(
+    effect: str, impl: str, problem: Any, version: int, engine: int | None = None, knobs: dict[int, int] | None = None
+) -> Erratum | None:
+    """The fault of this effect that an implementation (or an engine of it, so set) of this cuDNN has on a problem."""
     for entry in entries():
-        if entry.effect == effect and entry.means(impl, problem, engine) and entry.holds(version):
+        if entry.effect == effect and entry.means(impl, problem, engine, knobs or {}) and entry.holds(version):
             return entry
     return None

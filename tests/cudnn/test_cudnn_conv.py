@@ -6,6 +6,8 @@ must be copied for it; its engines scribble over their workspace, and every buff
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import itertools
 import sys
 import threading
@@ -268,16 +270,32 @@ def test_an_engine_measured_wrong_is_refused_with_the_evidence(fake):
     """Of the shipped errata, for the versions that have it."""
     ops = {"forward": "conv2d", "grad_inputs": "conv2d_grad_wrt_inputs", "grad_weights": "conv2d_grad_wrt_weights"}
     known = [e for e in shipped_errata.entries() if e.effect == "refused"]
-    assert len(known) >= 5
+    assert len(known) >= 6
     for entry in known:
         (direction,), dtypes = entry.where["direction"], entry.where["dtype"]
+        knobs = {int(kind): values[0] for kind, values in entry.knobs.items()}
         for dtype in dtypes:
-            fake.engines = [engine(entry.engine), engine(4)]
+            fake.engines = [engine(entry.engine, knobs=knobs), engine(4)]
             refused = {o["engine"]: o["refusal"] for o in conv.options(problem_of(ops[direction], dtype), GPU)}
             assert f"measured wrong: {entry.id}" in refused[entry.engine] and not refused[4]
         fake.library.version = 80900  # before cuDNN 9: nobody knows
         assert not any(o["refusal"] for o in conv.options(problem_of(ops[direction], dtype), GPU))
         fake.library.version = 91900
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_an_engine_wrong_in_one_setting_runs_in_another(fake, dtype):
+    """Engine 62 adds slices that it rounds to 16 bits, where its workspace is to be small (knob 25)."""
+    fake.engines = [engine(62, (NumericalNote.TENSOR_CORE,), knobs={25: setting}) for setting in (1, 2, 0)]
+    policy = dataclasses.replace(GPU, fp32_precision="tf32")
+    listed = conv.options(problem_of("conv2d_grad_wrt_weights", dtype), policy)
+    refused = [o["knobs"][25] for o in listed if "engine-62-rounded-partial-sums" in o["refusal"]]
+    assert len(listed) == 3 and refused == ([] if dtype == "float32" else [1])
+    chosen = conv.plan(problem_of("conv2d_grad_wrt_weights", dtype), policy, None)
+    assert chosen.facts["knobs"] == {25: 1 if dtype == "float32" else 2}
+    with pytest.raises(NotSupportedError, match="engine-62") if dtype != "float32" else contextlib.nullcontext():
+        stored = {"form": listed[0]["form"], "engine": 62, "knobs": {25: 1}}
+        conv.plan(problem_of("conv2d_grad_wrt_weights", dtype), policy, stored)
 
 
 def test_a_plan_used_under_capture_is_kept_for_good(fake):

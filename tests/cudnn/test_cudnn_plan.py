@@ -162,6 +162,7 @@ def test_modes_are_asked_in_order_until_one_serves(fake):
         ("float16", N.DOWN_CONVERT_INPUTS, {}, False),
         ("float16", N.REDUCED_PRECISION_REDUCTION, {}, False),
         ("float16", N.REDUCED_PRECISION_REDUCTION, {"precision": "as_input"}, True),
+        ("bfloat16", N.REDUCED_PRECISION_REDUCTION, {"precision": "as_input"}, False),
         ("float64", N.TENSOR_CORE, {}, True),
         ("float64", N.DOWN_CONVERT_INPUTS, {}, False),
     ],
@@ -200,6 +201,7 @@ def test_candidates_lists_all_with_knobs_behaviour_and_reasons(fake):
         ("float32", (), "ieee"), ("float32", ("TENSOR_CORE",), "tf32_cut"), ("float32", ("FFT",), "fft"),
         ("float32", ("WINOGRAD_TILE_4x4",), "winograd"), ("float16", (), "tensor_core"),
         ("bfloat16", ("TENSOR_CORE",), "tensor_core"), ("float64", ("TENSOR_CORE",), "ieee"),
+        ("float16", ("TENSOR_CORE", "REDUCED_PRECISION_REDUCTION"), "half"),
     ],
 )  # fmt: skip
 def test_arithmetic_follows_the_notes(dtype, notes, want):

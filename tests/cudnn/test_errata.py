@@ -39,7 +39,7 @@ def subject_of(case: Case) -> Subject:
 def edge_of(entry: shipped_errata.Erratum, op: str) -> Case:
     """A case that shows an entry."""
     fitting = [c for c in EDGE if c.op == op and c.data == entry.data]
-    return next(c for c in fitting if entry.means(entry.impl, c.problem(), entry.engine))
+    return next(c for c in fitting if entry.means(entry.impl, c.problem(), entry.engine, {}))
 
 
 # ---- the list --------------------------------------------------------------------------------------------------------

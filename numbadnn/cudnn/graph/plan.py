@@ -247,8 +247,8 @@ def configuration(library: Library, operation_graph: Descriptor, engine: int, kn
 
 def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
     """Why the rules in force leave this engine out ("" = they do not)."""
-    notes, dtype = candidate.notes, problem.x.dtype
-    if measured := shipped_errata.find("refused", "cudnn.graph", problem, lib.load().version, candidate.engine):
+    notes, dtype, named = candidate.notes, problem.x.dtype, (candidate.engine, candidate.knobs)
+    if measured := shipped_errata.find("refused", "cudnn.graph", problem, lib.load().version, *named):
         return f"measured wrong: {measured}"
     if found := errata.against_engine(problem, policy, candidate.engine):
         return found
@@ -259,8 +259,10 @@ def refusal(candidate: Candidate, problem: ConvProblem, policy: Policy) -> str:
     if dtype != "float32":
         if "DOWN_CONVERT_INPUTS" in notes:
             return f"DOWN_CONVERT_INPUTS: inputs would lose bits of their {dtype}"
-        if "REDUCED_PRECISION_REDUCTION" in notes and policy.precision != "as_input":
-            return f"REDUCED_PRECISION_REDUCTION: sums in less than precision={policy.precision} asks for"
+        if "REDUCED_PRECISION_REDUCTION" in notes and not (policy.precision == "as_input" and dtype == "float16"):
+            return (
+                f"REDUCED_PRECISION_REDUCTION: sums of {dtype} in {dtype}, precision={policy.precision} asks for more"
+            )
     if "NONDETERMINISTIC" in notes and policy.determinism != "not_guaranteed":
         return f"NONDETERMINISTIC: the option determinism asks for {policy.determinism}"
     if policy.accuracy == "elementwise" and (kind := arithmetic(candidate, problem)) in TRANSFORMS:
@@ -336,6 +338,6 @@ def arithmetic(candidate: Candidate, problem: ConvProblem) -> str:
     if WINO_TILE in candidate.knobs or any(note.startswith("WINOGRAD") for note in candidate.notes):
         return "winograd"
     if dtype in ("float16", "bfloat16"):
-        return "tensor_core"
+        return "half" if "REDUCED_PRECISION_REDUCTION" in candidate.notes else "tensor_core"
     lossy = {"TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION"}
     return "tf32_cut" if dtype == "float32" and lossy & set(candidate.notes) else "ieee"

@@ -118,6 +118,15 @@ def test_one_form_has_many_sizes_and_one_kind_of_everything_else() -> None:
     assert again == problems and problems[0] != draws.problem_of(draws.lines(Seeded("another form", 0)))
 
 
+def test_batch_norm_of_16_bits_has_parameters_of_either_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "DTYPES", ("bfloat16", "float16", "float32"))
+    drawn = {tuple(a.dtype.name for a in draws.norms(Seeded(form, 0)).arrays) for form in range(200)}
+    gradients = {(dtypes[0], *dtypes[2:]) for dtypes in drawn if len(dtypes) == 5 and dtypes[0] == dtypes[1]}
+    halves = ("float16", "bfloat16")
+    assert gradients >= {(half, *(kept,) * 3) for half in halves for kept in (half, "float32")}
+    assert all(set(dtypes) == {"float32"} for dtypes in drawn if dtypes[0] == "float32")
+
+
 def test_an_operation_of_two_is_held_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = tuple(np.ones(shape, np.float32) for shape in ((1, 2, 4, 4), (2, 1, 2, 2), (3, 2, 1, 1)))
     call = fuzz.Call("separable_conv2d", arrays, (2,), {"subsample": (2, 1)})

@@ -179,10 +179,12 @@ def norms(pick: Pick) -> Call:
     shape = tuple(pick.size(6, 64 if rank < 4 else 12) for _ in range(rank))
     small = (1, *shape[1:]) if mode == "per-activation" else (1, shape[1], *(1,) * (len(shape) - 2))
     like_x, others = (2, 3) if "grad" in name else (1, 2 if name == "train" else 4)
-    arrays = tuple(_array(pick, dtype, s) for s in (shape,) * like_x + (small,) * others)
+    kept = "float32" if ITEMSIZE[dtype] == 2 and pick.flag() else dtype  # as training in mixed precision has them
+    arrays = tuple(_array(pick, dtype, shape) for _ in range(like_x))
+    arrays += tuple(_array(pick, kept, small) for _ in range(others))
     keywords: dict[str, Any] = {}
     if name == "train" and running:
-        keywords = {f"running_{what}": _array(pick, dtype, small) for what in ("mean", "var")}
+        keywords = {f"running_{what}": _array(pick, kept, small) for what in ("mean", "var")}
         keywords["running_average_factor"] = pick.one((0.1, 0.75))
     return Call(f"batch_normalization_{name}", arrays, (mode, epsilon), keywords)
 

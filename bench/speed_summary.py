@@ -104,7 +104,8 @@ DETAIL = (
               lambda row, first=first: row["problem"].startswith(first), "benchmark", f"{GPU}_{file}")
         for which, file, whats in (
             (", untuned", "random", 2), (" of seed 1, untuned", "random_1", 3), (" of seed 2, untuned", "random_2", 3),
-            (" of seed 3, untuned", "random_3", 3), (' of seed 3, `tune="likely"`', "random_3_likely", 3),
+            (" of seed 3, untuned", "random_3", 3), (" of seed 4, untuned", "random_4", 3),
+            (' of seed 3, `tune="likely"`', "random_3_likely", 3),
         )
         for what, first in (("convolutions", "conv"), ("pooling, softmax, batch norm", ("pool", "softmax", "batch")),
                             ("recurrent networks", "rnn"))[:whats]

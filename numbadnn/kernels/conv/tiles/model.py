@@ -120,7 +120,7 @@ def best_splits(p: Product, shape: tuple[int, ...], factor: float = 1.0, capacit
     longest = LONGEST if tall * wide <= THREAD_SHARE else LONGEST_MMA
     each = p.met * p.rows * p.columns * p.groups * ITEMSIZE[p.accumulator]
     fewest = max(1, min(-(-p.terms // longest), most, capacity // each)) if p.accumulator == "float32" else 1
-    options = {fewest, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
+    options = {fewest, most, *(MULTIPROCESSORS * turns // tiles for turns in range(1, 3 * resident + 1))}
     return min((s for s in options if fewest <= s <= most), key=lambda s: (_time(p, shape, factor, s), s))
 
 

@@ -176,6 +176,8 @@ class Impl:
     foretell: Callable[[Any, Policy], float | None] | None = None
     #: foretold_least(problem) -> what ``foretell`` says at least, without asking: where another is faster it need not be asked
     foretold_least: Callable[[Any], float] | None = None
+    #: ``rank`` of float32 with TF32, where a model of its own says it
+    rank_tf32: Callable[[Any], float] | None = None
     #: microseconds that a warm call keeps the host, beyond what every call does: what a small problem takes
     host_us: float = 0.0
     #: reserve_bytes(problem, device) -> what it writes of a forward pass for the gradient, of operations that keep a reserve

@@ -39,9 +39,7 @@ UNKNOWN = 1.25
 #: a class is not believed where it says a time so many times shorter than the implementation's own estimate
 BELIEVED = 1.25
 
-#: what share of its time under ieee numba.implicit_tiles takes under tf32, measured on ResNet-50's layers; of what follows
-#: neither gains much
-TF32_TILES = 0.65
+#: of what follows neither cuDNN nor kernels of ours gain much by tf32
 NO_TF32 = ("unshared", "depthwise", "image")
 
 #: of the row of a class: times ``floor_us``
@@ -174,11 +172,13 @@ def estimate(impl: Impl, problem: Any, policy: Policy, usable: bool = True) -> f
 def _under_tf32(impl: Impl, problem: Any) -> float | None:
     """Microseconds on tensor cores, for which no table was learned; None where nothing gains by them."""
     kind = kind_of(problem)
-    if not kind or kind.startswith(NO_TF32) or problem.x.dtype != "float32":
+    if not kind or problem.x.dtype != "float32":
+        return None
+    if impl.rank_tf32:
+        return impl.rank_tf32(problem)
+    if kind.startswith(NO_TF32):
         return None
     own = impl.rank(problem)
-    if impl.name == "numba.implicit_tiles":
-        return 5 + TF32_TILES * own
     if impl.backend != "cudnn":
         return own
     behind = 0.0 if impl.name == "cudnn.graph" else DETOUR_US

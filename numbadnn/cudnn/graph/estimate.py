@@ -34,6 +34,8 @@ _WRITTEN = 7.5e6
 #: 16-bit images of so few channels are filled up to eight, and so small groups waste most of a product: 31 to 49 us where
 #: 9 to 15 would do (ResNeXt), 195 and 105 for the first layers of ResNet and VGG
 _FILLED, _FILLED_RATE, _NARROW_MEMORY = 8, 1e8, 1.1e6
+#: bytes a microsecond of 1x1 filters over 16-bit planes that are no multiple of 16 bytes: 4 to 206 us of 20 random problems
+_RAGGED = 2.5e6
 #: float32 channels-last with a channel a group has engines of its own, of whom the gradient of strided images is the slowest
 _CHANNELWISE_RATE, _SPREAD_RATE = 7e6, 0.9e6
 #: the gradient of its filters of 5x5 and more: 45 us of 1.5e7 operations, 4,645 of 1.4e9
@@ -52,8 +54,10 @@ _IMAGE, _IMAGE_POSITIONS, _IMAGE_FILTER = 4, 285.0, 3.4
 _IMAGE_LEAST, _IMAGE_LEAST_LAST = 10.0, 60.0
 #: bytes a microsecond of the gradient of filters over images of few channels, multiply-adds of long sums that are split
 _IMAGE_FILTERS, _SPLIT_RATE = 0.17e6, 1.2e7
-#: gradients of 3-D filters in 16 bits reach what products do from so many channels and filters on: 11 times it with 16
-_VOLUME_CHANNELS = 180
+#: gradients of 3-D filters in 16 bits: microseconds more than, and times, what tensor cores need at least
+_VOLUME, _VOLUME_TAKEN = 10.0, 1.2
+#: how many times as long as that of images the gradient of volumes takes of fewer channels than a tile has
+_VOLUME_NARROW, _VOLUME_WIDE = 1.25, 128
 #: float32 in groups, 4 to 32 channels each
 _GROUPED_RATE = {"forward": 7e6, "grad_inputs": 5e6, "grad_weights": 1.8e6}
 #: 16 bits in groups whose channels are no power of two: what all take more, 48 each: 61 us of 4.8e7 operations, 635 of 2.6e10
@@ -83,6 +87,11 @@ def microseconds(problem: ConvProblem) -> float:
 def _straight(problem: ConvProblem) -> float:
     plain = problem.groups == 1 and not problem.unshared and problem.op != "causal_conv1d"
     if plain and problem.x.itemsize == 2:
+        if problem.axes == 3 and max(problem.taps) > 1 and problem.x.shape[1] > _IMAGE:
+            if problem.direction == "grad_weights":
+                return _VOLUME + _VOLUME_TAKEN * iterated(problem)
+            if problem.direction == "grad_inputs" and problem.x.shape[1] < _VOLUME_WIDE:
+                return _VOLUME_NARROW * (_dense_halves(problem) + _transposed(problem))
         own = _dense_halves(problem) if problem.x.shape[1] > _IMAGE else _filled(problem)
         return max(_unsure(problem) * (own + _transposed(problem)), iterated(problem))
     channelwise = problem.groups == problem.x.shape[1] > 1 and problem.axes == 2 and not problem.unshared
@@ -120,10 +129,10 @@ def _transposed(problem: ConvProblem) -> float:
         return 2 * sum(ragged) / 1.2e6
     if not problem.x.is_contiguous:
         return 0.0  # what is copied the forms know
-    planes = [math.prod(spec.shape[2:]) for spec in (problem.x, problem.y)]
-    if set(problem.taps) == {1} and set(problem.stride) == {1} and not any(n % 8 for n in planes):
-        return 0.0
-    return 2 + problem.x.itemsize * (problem.x.size + problem.y.size) / 1.05e6
+    turned = problem.x.itemsize * (problem.x.size + problem.y.size)
+    if set(problem.taps) == {1} and set(problem.stride) == {1}:  # read as they lie, if not by whole vectors
+        return turned / _RAGGED if math.prod(problem.x.shape[2:]) % 8 else 0.0
+    return 2 + turned / 1.05e6
 
 
 def _odd(spec: Spec) -> bool:
@@ -160,8 +169,7 @@ def _dense_halves(problem: ConvProblem) -> float:
     strided, dilated = max(problem.stride) > 1, max(problem.dilation) > 1
     if problem.direction == "grad_weights":
         if wide:
-            fewest = min(problem.x.shape[1], problem.y.shape[1])
-            return 15.5 + (max(1.0, _VOLUME_CHANNELS / fewest) if volume else 1.2) * least
+            return 15.5 + 1.2 * least
         return 9.5 + least + 2.0 * strided + 1.5 * dilated
     usual = 7.5 + (1.25 if volume else 1.0) * least + 5.0 * wide
     if problem.direction == "grad_inputs":

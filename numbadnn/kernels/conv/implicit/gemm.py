@@ -42,8 +42,8 @@ DIRECTIONS = {
 PRODUCT, OTHERS, FILTERS = (0.97, 2.6), (1.05, 3.0), (0.9, 4.0)
 #: times it, and nothing more: gradients of images by strides; of filters by plain products; both again with three axes
 STRIDED, PRODUCTS, VOLUMES = 1.55, 1.25, 1.5
-#: times it for images of at most four channels, which are filled up to eight
-FEW_CHANNELS = {"forward": 3.0, "grad_inputs": 1.3, "grad_weights": 2.0}
+#: times it for images of at most four channels, which are filled up to eight; of convolutions beyond so many microseconds
+FEW_CHANNELS, FEW_AT_LEAST = {"forward": 2.0, "grad_inputs": 1.3, "grad_weights": 2.0}, 8.0
 #: times it, gradients of images, and of volumes of fewer than 64 channels
 IMAGES, NARROW_VOLUMES = 1.08, 1.6
 #: bytes a microsecond of results whose channels fill no vector
@@ -108,11 +108,12 @@ def rank(problem: ConvProblem) -> float:
     if problem.unshared:
         return math.inf
     factor, more = _as_measured(problem)
+    estimate = DIRECTIONS[problem.op].rank(implicit_layout.readable(problem))
     if problem.x.shape[1] <= 4:
-        factor *= FEW_CHANNELS[problem.direction]
+        least = min(estimate, FEW_AT_LEAST) if problem.direction == "forward" else 0.0
+        estimate = least + FEW_CHANNELS[problem.direction] * (estimate - least)
     elif problem.direction == "grad_inputs":
         factor *= NARROW_VOLUMES if problem.axes == 3 and problem.x.shape[1] < 64 else IMAGES
-    estimate = DIRECTIONS[problem.op].rank(implicit_layout.readable(problem))
     if problem.direction == "grad_weights" and max(problem.taps) > 1 and not problem.w.is_channels_last:
         more += problem.w.size * problem.w.itemsize / SCATTERED
     written = problem.output

@@ -19,6 +19,8 @@ from numbadnn.registry import Executable
 
 #: microseconds of a copy's launch, and the bytes that it reads and writes in one, on an H200
 LAUNCH, SPEED = 2.5, 1.7e6
+#: times as long from or to planes of an odd number of 16-bit elements, no two of which are read at once
+ODD = 2.0
 
 
 def buffers(problem: ConvProblem) -> dict[str, Spec]:
@@ -63,7 +65,9 @@ def microseconds(problem: ConvProblem, found: dict[str, Spec] | None = None) -> 
     total = 0.0
     for name, spec in (buffers(problem) if found is None else found).items():
         ways = 2 if name == problem.output_name and problem.beta else 1
-        total += ways * (LAUNCH + 2 * math.prod(spec.shape) * spec.itemsize / SPEED)
+        given = getattr(problem, name)
+        odd = spec.itemsize == 2 and math.prod(spec.shape[2:]) % 2 and not given.is_channels_last
+        total += ways * (LAUNCH + 2 * math.prod(spec.shape) * spec.itemsize * (ODD if odd else 1.0) / SPEED)
     return total
 
 

@@ -99,8 +99,12 @@ def rank(problem: RnnProblem) -> float:
     H, back = n.hidden_size, problem.op == "rnn_backward"
     rate = {"float16": 3e8, "float32": 3e7, "float64": 1.5e7}[problem.dtype]
     together = {"float16": H % 128 == 0, "float32": H % 32 == 0}.get(problem.dtype, False)
-    if together and H <= 640 and problem.batch <= 256:
-        step = 2.0 + H / 300 if problem.dtype == "float16" else (0.2 + H / 85) * (1.5 if back else 1.0)
+    half = problem.dtype == "float16"
+    if together and (1024 if half else 640) >= H and problem.batch <= 256:
+        step = 2.0 + min(H, 400) / 300 if half else (0.2 + H / 85) * (1.5 if back else 1.0)
+        step *= -(
+            -problem.batch // (16 * max(1, 132 // max(1, H // 16)))
+        )  # launches: a block has 16 sequences and units
     else:
         step = 5.5 + max(1e-4 * problem.batch * n.gates * H**2 / 132, 0.068 * (H - 100))  # a sum waits for its terms
     passes = 2 if back and "reserve" not in problem.names else 1

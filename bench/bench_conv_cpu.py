@@ -2,7 +2,9 @@
 
 Both use all cores they are given and allocate their output; calls alternate and the least time of each counts, so that
 what else the machine does hurts both alike. The limit is a large matrix product by PyTorch's BLAS. Every element is held
-against numbadnn.reference before a speed is printed; a case that fails prints REFUSED. ``python bench/bench_conv_cpu.py``.
+against numbadnn.reference before a speed is printed; a case that fails prints REFUSED.
+``python bench/bench_conv_cpu.py [--quick] [--one-core]``; ``--one-core``: both on one thread, in processor time, which other
+programs disturb little.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from numbadnn.problems.conv import ConvProblem
 from numbadnn.validate.oracle import Trial
 
 IMAGES = 4
+ONE = "--one-core" in sys.argv
 
 
 def least_ms(
@@ -58,7 +61,7 @@ def measure(layer: tuple[Any, ...], direction: str, last: bool, limit: float) ->
     row |= {"impl": ran.impl, "error/bound": worst}
     if not worst <= 1:
         return row | {"GFLOP/s": "REFUSED"}
-    ours_ms, torch_ms = least_ms((ours, theirs))
+    ours_ms, torch_ms = least_ms((ours, theirs), clock=time.thread_time if ONE else time.perf_counter)
     rate = problem.flops / ours_ms / 1e6
     return row | {
         "ms": ours_ms, "torch_ms": torch_ms, "GFLOP/s": rate, "torch GFLOP/s": problem.flops / torch_ms / 1e6,
@@ -70,6 +73,9 @@ def main() -> None:
     import torch
 
     torch.set_grad_enabled(False)
+    if ONE:
+        torch.set_num_threads(1)
+        numbadnn.set_options(threads=1)
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     limit = 2 * 2048**3 / least_ms((lambda: a @ b,))[0] / 1e6
     layers = RESNET50[::4] if "--quick" in sys.argv else RESNET50
@@ -101,7 +107,7 @@ def main() -> None:
         )
     print(
         f"matrix product {limit:.0f} GFLOP/s, {torch.get_num_threads()} threads; written to",
-        save("conv_cpu", rows, images=IMAGES),
+        save("conv_one_core" if ONE else "conv_cpu", rows, images=IMAGES, quick="--quick" in sys.argv),
     )
 
 

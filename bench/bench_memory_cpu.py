@@ -224,6 +224,7 @@ def main() -> None:
                     return array.to(memory_format=layout) if last else array
 
                 rows += [measure(call, dtype, last) for call in family(make)]
+                save("memory_one_core" if one else "memory_cpu", rows, of="case" if wanted else "")
         print(f"{family.__name__}: done", file=sys.stderr, flush=True)
     columns = (
         "case",
@@ -241,7 +242,6 @@ def main() -> None:
     timed = [r for r in rows if "vs torch" in r]
     print("geometric mean vs torch", round(geometric_mean([r["vs torch"] for r in timed]), 2))
     print("below PyTorch:", ", ".join(f"{r['case']} {r['vs torch']:.2f}" for r in timed if r["vs torch"] < 1) or "none")
-    print("written to", save("memory_one_core" if one else "memory_cpu", rows, of="case" if wanted else ""))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ run.
 On a GPU PyTorch is cuDNN, with the same TF32 setting; on the CPU it is its own. Before a speed is printed y and dx of
 the very arrays are compared with PyTorch in float64: an error of more than four times PyTorch's own prints REFUSED.
 Each pass is timed by itself, on a device that is kept busy while the host begins; what the host spends on a call is in
-columns of its own. ``python bench/bench_rnn.py [--quick] [--cpu]``.
+columns of its own. ``python bench/bench_rnn.py [--quick] [--cpu] [--one-core]``; ``--one-core``: on the CPU, both on one
+thread, the least processor time of some passes, which other programs disturb little.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ CPU = (
     ("lstm", 100, 1, 128, 128, 1, False),
     ("gru", 32, 16, 76, 128, 1, False),
 )
+ONE_CORE = (
+    *(("lstm", 20, batch, 512, 512, 2, False) for batch in (1, 8, 32, 64)),
+    *(("gru", 20, batch, 256, 256, 1, True) for batch in (1, 8, 32, 64)),
+)
+ONE = "--one-core" in sys.argv
 PRECISIONS = (("float32", "ieee"), ("float16", "ieee"), ("float32", "tf32"))
 
 
@@ -49,7 +55,7 @@ def module_of(torch: Any, mode: str, width: int, hidden: int, layers: int, both:
 def passes_ms(
     forward: Callable[[], Any], backward: Callable[[Any], Any], device: str, repeats: int = 15
 ) -> tuple[float, ...]:
-    """Median milliseconds of forward, of backward given what it returns, and of the host in either."""
+    """Median milliseconds of forward, of backward given what it returns, and of the host in either; on one core the least."""
     import torch
 
     def event() -> Any:
@@ -58,9 +64,10 @@ def passes_ms(
     def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
         if device != "cuda":
             asleep()
-            start = time.perf_counter()
+            clock = time.thread_time if ONE else time.perf_counter
+            start = clock()
             result = call()
-            spent = (time.perf_counter() - start) * 1e3
+            spent = (clock() - start) * 1e3
             return result, spent, spent
         begin, end = event(), event()
         torch.cuda.synchronize()
@@ -74,11 +81,11 @@ def passes_ms(
         return result, begin.elapsed_time(end), host
 
     rows = []
-    for _ in range(repeats + 2):
+    for _ in range((5 if ONE else repeats) + 2):
         state, ms, host = timed(forward)
         _, ms_back, host_back = timed(lambda state=state: backward(state))
         rows.append((ms, ms_back, host, host_back))
-    return tuple(statistics.median(column) for column in zip(*rows[2:], strict=True))
+    return tuple((min if ONE else statistics.median)(column) for column in zip(*rows[2:], strict=True))
 
 
 def error(ours: Any, exact: Any) -> float:
@@ -163,9 +170,12 @@ def measure(sizes: tuple[Any, ...], dtype: str, precision: str, device: str) -> 
 def main() -> None:
     import torch
 
-    device = "cuda" if torch.cuda.is_available() and "--cpu" not in sys.argv else "cpu"
+    device = "cuda" if torch.cuda.is_available() and "--cpu" not in sys.argv and not ONE else "cpu"
     quick = "--quick" in sys.argv
-    cases = (GPU if device == "cuda" else CPU)[:: 3 if quick else 1]
+    if ONE:
+        torch.set_num_threads(1)
+        numbadnn.set_options(threads=1)
+    cases = (ONE_CORE if ONE else GPU if device == "cuda" else CPU)[:: 3 if quick else 1]
     rows = []
     for sizes in cases:
         for dtype, precision in PRECISIONS if device == "cuda" else PRECISIONS[:1]:
@@ -175,7 +185,7 @@ def main() -> None:
         "torch bwd ms", "bwd/torch", "fwd host ms", "torch fwd host ms",
     )  # fmt: skip
     print(table(rows, columns))
-    print("written to", save("rnn" if device == "cuda" else "rnn_cpu", rows, quick=quick))
+    print("written to", save("rnn_one_core" if ONE else "rnn" if device == "cuda" else "rnn_cpu", rows, quick=quick))
 
 
 if __name__ == "__main__":

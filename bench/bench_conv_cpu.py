@@ -78,8 +78,11 @@ def main() -> None:
         numbadnn.set_options(threads=1)
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     limit = 2 * 2048**3 / least_ms((lambda: a @ b,))[0] / 1e6
-    layers = RESNET50[::4] if "--quick" in sys.argv else RESNET50
-    rows = [measure(layer, d, last, limit) for last in (False, True) for layer in layers for d in DIRECTIONS]
+    rows, quick = [], "--quick" in sys.argv
+    layers = RESNET50[::4] if quick else RESNET50
+    for last, layer, direction in itertools.product((False, True), layers, DIRECTIONS):
+        rows.append(measure(layer, direction, last, limit))
+        path = save("conv_one_core" if ONE else "conv_cpu", rows, images=IMAGES, quick=quick)
     print(
         table(
             rows,
@@ -105,10 +108,7 @@ def main() -> None:
         print(
             f"{layout} {direction or 'all directions'}: geometric mean vs torch {mean:.3f}; without ratios above 2: {plain:.3f}"
         )
-    print(
-        f"matrix product {limit:.0f} GFLOP/s, {torch.get_num_threads()} threads; written to",
-        save("conv_one_core" if ONE else "conv_cpu", rows, images=IMAGES, quick="--quick" in sys.argv),
-    )
+    print(f"matrix product {limit:.0f} GFLOP/s, {torch.get_num_threads()} threads; written to", path)
 
 
 if __name__ == "__main__":

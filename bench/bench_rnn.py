@@ -180,12 +180,13 @@ def main() -> None:
     for sizes in cases:
         for dtype, precision in PRECISIONS if device == "cuda" else PRECISIONS[:1]:
             rows += measure(sizes, dtype, precision, device)
+            path = save("rnn_one_core" if ONE else "rnn" if device == "cuda" else "rnn_cpu", rows, quick=quick)
     columns = (
         "case", "backend", "how", "error", "torch error", "fwd ms", "torch fwd ms", "fwd/torch", "bwd ms",
         "torch bwd ms", "bwd/torch", "fwd host ms", "torch fwd host ms",
     )  # fmt: skip
     print(table(rows, columns))
-    print("written to", save("rnn_one_core" if ONE else "rnn" if device == "cuda" else "rnn_cpu", rows, quick=quick))
+    print("written to", path)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ A synthetic scan of balls in noise is written to zarr slab by slab. Two 5x5x5 fi
 known: one gives the balls without noise, the other their edges along the depth. Both results are written slab by slab, never
 held as a whole; the error of the learned filter is below that of the Gaussian. A progress bar is Dask's own.
 
+    pip install '.[dask]'
     python examples/big_volume.py [--side 256] [--memory 512MiB] [--device cuda] [--folder FOLDER] [--plot big_volume.png]
 """
 

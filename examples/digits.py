@@ -4,6 +4,7 @@ Two blocks of convolution, batch normalisation, ReLU and pooling, then dropout a
 its image), on scikit-learn's 1797 digits of 8 x 8. Reaches 97 % or more on digits it never saw, in some seconds on a CPU. With
 ``--library cupy`` or ``torch`` the same lines run on the GPU: numbadnn computes wherever the arrays are.
 
+    pip install scikit-learn
     python examples/digits.py [--library numpy|cupy|torch] [--epochs 12] [--seed 0]
 """
 

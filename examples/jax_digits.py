@@ -4,6 +4,7 @@ Two blocks of convolution, batch normalisation, ReLU and pooling in channels-las
 scikit-learn's 1797 digits of 8 x 8. Reaches 97 % or more on digits it never saw, in some seconds on a CPU; on a GPU if JAX
 computes on one.
 
+    pip install '.[jax]' scikit-learn
     python examples/jax_digits.py [--epochs 8] [--seed 0]
 """
 

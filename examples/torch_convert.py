@@ -2,6 +2,7 @@
 
 Then the same model, unchanged, under ``batch_invariant``: a sample gives the same bits alone and in a batch.
 
+    pip install '.[torch]'
     python examples/torch_convert.py
 """
 

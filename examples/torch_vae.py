@@ -3,6 +3,7 @@
 On scikit-learn's 1797 digits of 8 x 8, in some seconds on a CPU. Images that it never saw are drawn again with an error (sum of
 squares an image) of less than half of what the mean image gives.
 
+    pip install '.[torch]' scikit-learn
     python examples/torch_vae.py [--epochs 10] [--device cpu]
 """
 

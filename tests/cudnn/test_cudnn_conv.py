@@ -284,18 +284,21 @@ def test_an_engine_measured_wrong_is_refused_with_the_evidence(fake):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_an_engine_wrong_in_one_setting_runs_in_another(fake, dtype):
-    """Engine 62 adds slices that it rounds to 16 bits, where its workspace is to be small (knob 25)."""
-    fake.engines = [engine(62, (NumericalNote.TENSOR_CORE,), knobs={25: setting}) for setting in (1, 2, 0)]
+@pytest.mark.parametrize(
+    "number, op, halves", [(58, "conv2d", 2), (62, "conv2d_grad_wrt_weights", 1), (63, "conv2d_grad_wrt_inputs", 2)]
+)
+def test_an_engine_wrong_in_one_setting_runs_in_another(fake, dtype, number, op, halves):
+    """These round sums of slices to 16 bits where their workspace is to be small (knob 25; in float16 up to ``halves``)."""
+    fake.engines = [engine(number, (NumericalNote.TENSOR_CORE,), knobs={25: setting}) for setting in (1, 2, 0)]
     policy = dataclasses.replace(GPU, fp32_precision="tf32")
-    listed = conv.options(problem_of("conv2d_grad_wrt_weights", dtype), policy)
-    refused = [o["knobs"][25] for o in listed if "engine-62-rounded-partial-sums" in o["refusal"]]
-    assert len(listed) == 3 and refused == ([] if dtype == "float32" else [1])
-    chosen = conv.plan(problem_of("conv2d_grad_wrt_weights", dtype), policy, None)
-    assert chosen.facts["knobs"] == {25: 1 if dtype == "float32" else 2}
-    with pytest.raises(NotSupportedError, match="engine-62") if dtype != "float32" else contextlib.nullcontext():
-        stored = {"form": listed[0]["form"], "engine": 62, "knobs": {25: 1}}
-        conv.plan(problem_of("conv2d_grad_wrt_weights", dtype), policy, stored)
+    listed = conv.options(problem_of(op, dtype), policy)
+    refused = [o["knobs"][25] for o in listed if f"engine-{number}-rounded" in o["refusal"]]
+    assert len(listed) == 3
+    assert refused == {"float32": [], "bfloat16": [1], "float16": [1, 2][:halves]}[dtype]
+    chosen = conv.plan(problem_of(op, dtype), policy, None)
+    assert chosen.facts["knobs"][25] == {0: 1, 1: 2, 2: 0}[len(refused)]
+    with pytest.raises(NotSupportedError, match=f"engine-{number}") if refused else contextlib.nullcontext():
+        conv.plan(problem_of(op, dtype), policy, {"form": listed[0]["form"], "engine": number, "knobs": {25: 1}})
 
 
 def test_a_plan_used_under_capture_is_kept_for_good(fake):

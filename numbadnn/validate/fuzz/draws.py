@@ -307,17 +307,17 @@ def lines(pick: Pick) -> Call:
     return Call("causal_conv1d", arrays, (), keywords)
 
 
-#: several times what has the most implementations, and what issues the most launches
+#: several times what has the most implementations, and what issues the most launches; forms take them in turn
 FAMILIES: tuple[Callable[[Pick], Call], ...] = (
-    convolutions, convolutions, convolutions, convolutions, derived, lines, softmaxes, pools, norms, upsamplings, samplers,
-    dropouts, recurrences, recurrences,
+    convolutions, softmaxes, recurrences, convolutions, pools, norms, convolutions, samplers, lines, recurrences, convolutions,
+    dropouts, derived, upsamplings,
 )  # fmt: skip
 
 
-def draw(pick: Pick) -> Call:
-    """A call of a function of any family."""
+def draw(pick: Pick, family: Callable[[Pick], Call] | None = None) -> Call:
+    """A call of a function of a family, or of any."""
     pick.alike = pick.one(ALIKE)
-    return with_destination(pick, pick.one(FAMILIES)(pick))
+    return with_destination(pick, (family or pick.one(FAMILIES))(pick))
 
 
 def composed(call: Call) -> Any:

@@ -1,7 +1,9 @@
 """Many random problems by several processes, and what was found: ``python -m numbadnn.validate.fuzz --backend numba``.
 
-Problem ``number`` of a seed is drawn from its form, which many others share, and from its own number. A process takes chunks of
-one form; every fourth chunk runs each problem in four threads at once; options of the library vary from form to form.
+Problem ``number`` of a seed is drawn from its form, which many others share, and from its own number. On a GPU a new form costs
+its kernels' compilation, ten seconds of a process; what one more problem of a form needs is nearly always compiled. So a
+process stays with a form for a whole chunk, and varies all that needs no other kernels: sizes, data, scales and, visit by visit,
+options and threads. Of 25 problems a form, numba's first thousand on an H200 need 500 kernels; of 200 a form, 130.
 """
 
 from __future__ import annotations
@@ -20,17 +22,18 @@ import numpy as np
 from numbadnn import config
 from numbadnn.kernels.build import simulate
 from numbadnn.measuring import workers
-from numbadnn.validate.fuzz.draws import COMPOSED, draw, problem_of
+from numbadnn.validate.fuzz.draws import COMPOSED, FAMILIES, draw, problem_of
 from numbadnn.validate.fuzz.picks import Seeded
 from numbadnn.validate.fuzz.trials import FINDINGS, THREADS, Subject, Verdict, examine
 
-#: problems of a chunk, which one process does one after the other; and different forms of a seed, which bound what is compiled
-CHUNK, FORMS = 25, 200
+#: problems of a chunk, which are of one form and done by one process; of a visit, a part of it under one set of options; and
+#: different forms of a seed, which bound what is compiled
+CHUNK, VISIT, FORMS = 200, 25, 200
 #: more multiplications than this take the NumPy reference too long; then the same form is drawn small
 MOST_WORK = 4_000_000
 #: seconds after which a problem is held to hang, and its process is ended
 PATIENCE = 180
-#: options in force, by the number of the form: mostly the default ones
+#: options in force, visit by visit: mostly the default ones
 OPTIONS: tuple[dict[str, str], ...] = (
     *({},) * 6, {"determinism": "not_guaranteed"}, {"determinism": "batch_invariant"}, {"determinism": "gpu_to_gpu"},
     {"fp32_precision": "tf32"},
@@ -105,12 +108,22 @@ def form_of(number: int) -> int:
     return number // CHUNK % FORMS
 
 
+def options_of(number: int) -> Any:
+    """The options in force; another form begins with others."""
+    return OPTIONS[(form_of(number) + number // VISIT) % len(OPTIONS)]
+
+
+def threads_of(number: int) -> int:
+    """Every fourth visit runs each problem in several threads at once."""
+    return THREADS if number // VISIT % 4 == 3 and not simulate.active() else 1
+
+
 def drawn(seed: int, number: int) -> Any:
     """The problem of a number, None where what was drawn does not fit together or is two operations."""
-    tiny = simulate.active()
+    tiny, form = simulate.active(), form_of(number)
     for small in (tiny,) if tiny else (False, True):
         try:
-            call = draw(Seeded(f"{seed} {form_of(number)}", f"{seed} {number}", small))
+            call = draw(Seeded(f"{seed} {form}", f"{seed} {number}", small), FAMILIES[form % len(FAMILIES)])
             problem = None if call.function in COMPOSED else problem_of(call)
         except ValueError:  # shapes that do not fit one another, said so
             return None
@@ -127,25 +140,24 @@ def data_seed(seed: int, number: int) -> int:
 
 def run(task: Task, note: workers.Note = lambda text: None) -> Tally:
     """A chunk; ``note`` is told what is begun."""
-    tally, form = Tally(), form_of(task.first)
-    threads = 1 if form % 4 or simulate.active() else THREADS
-    options: Any = OPTIONS[form % len(OPTIONS)]
-    with quiet(), config.using(workspace_limit=WORKSPACE, **options):
-        for number in range(task.first, task.last):
-            if time.time() > task.deadline:
-                break
+    tally = Tally()
+    for number in range(task.first, task.last):
+        if time.time() > task.deadline:
+            break
+        threads, options = threads_of(number), options_of(number)
+        with quiet(), config.using(workspace_limit=WORKSPACE, **options):
             problem = drawn(task.seed, number)
             if problem is None:
                 continue
             note(f"{number} {threads} {problem}")
             subject = Subject(problem, data_seed(task.seed, number))
             found = list(examine(subject, task.backend, task.device, threads))
-            for verdict in found:
-                tally.note(verdict, subject, task.backend, threads, options)
-            if any(verdict.kind not in ("refused", "skipped") for verdict in found):
-                tally.problems[problem.op] += 1
-            if any(verdict.kind == "error" for verdict in found) and workers.spoilt():
-                break  # nothing can be computed in this process any more
+        for verdict in found:
+            tally.note(verdict, subject, task.backend, threads, options)
+        if any(verdict.kind not in ("refused", "skipped") for verdict in found):
+            tally.problems[problem.op] += 1
+        if any(verdict.kind == "error" for verdict in found) and workers.spoilt():
+            break  # nothing can be computed in this process any more
     return tally
 
 
@@ -176,7 +188,7 @@ def again(task: Task, ended: workers.Ended, lost: Callable[[Finding], None]) -> 
     if not number:
         lost(Finding(task.backend, "ended", "", task.backend, "", task.seed, 1, {}, ended.why))
         return None
-    seed, options = data_seed(task.seed, int(number)), OPTIONS[form_of(int(number)) % len(OPTIONS)]
+    seed, options = data_seed(task.seed, int(number)), options_of(int(number))
     op = case.split()[0]
     lost(Finding(task.backend, "ended", op, task.backend, case, seed, int(threads), options, ended.why))
     rest = task._replace(first=int(number) + 1)

@@ -30,6 +30,8 @@ from numbadnn.registry import Executable, Impl
 class _Thread(threading.local):
     def __init__(self) -> None:
         self.plans: dict[Any, Plan] = {}
+        #: calls by which a framework finds its plans sooner; forgotten with them
+        self.ready: dict[Any, Any] = {}
         self.last: list[Plan | None] = [None]  # a list, so that plans of the thread can hold it
         self.token = object()  # of this thread alone; a thread's number is given to the next one
         self.misses = 0

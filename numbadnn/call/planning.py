@@ -31,7 +31,7 @@ from numbadnn.registry import Executable, beyond_limit
 #: which another call may come, of a signal's handler or a ``__del__``; each step is one operation of a dictionary instead
 _choices: dict[Any, list[Any]] = {}
 _turn = itertools.count()
-_left_behind: list[Plan] = []  # by the parent of a forked process
+_left_behind: list[Any] = []  # by the parent of a forked process: plans, and what holds some
 _cuda_used = False
 _forked_after_cuda = False
 
@@ -168,6 +168,7 @@ def cache_info() -> CacheInfo:
 def clear_caches() -> None:
     """Forget this thread's plans and the process's choices; the files of choices, plans and errata are read again."""
     thread.plans.clear()
+    thread.ready.clear()
     thread.last[0] = None
     _choices.clear()
     fallback.SAID.clear()
@@ -187,8 +188,9 @@ def _after_fork() -> None:
         if module := imported(name):
             module.new_lock()
     if _cuda_used:  # they hold handles of the parent's CUDA context, which must not be destroyed here
-        _left_behind.extend(thread.plans.values())
+        _left_behind.extend((*thread.plans.values(), *thread.ready.values()))
     thread.plans.clear()
+    thread.ready.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

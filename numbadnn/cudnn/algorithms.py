@@ -224,7 +224,7 @@ def _algorithms(
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
-    from numbadnn.cudnn.graph.around import with_copies, without_copies
+    from numbadnn.cudnn.graph.around import running, with_copies
     from numbadnn.host.bounded import MAX_CHOICES, remember
 
     timed = policy.algo.startswith("time_")
@@ -238,7 +238,7 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
             ready = _find(problem, policy, timed)
     call, form = call_of(problem.op), ready.form
     issue = _issue(problem, policy.device, ready)
-    run = with_copies(form, issue, ready.workspace, policy.device) if form.buffers else without_copies(issue)
+    direct = with_copies(form, issue, ready.workspace, policy.device) if form.buffers else issue
     name = next((n for n, a in call.algorithms.items() if a == ready.algorithm), str(ready.algorithm))
     facts = {
         "form": form.name, "algorithm": name, "number": ready.algorithm, "math": ready.math.name, "copies": form.copies,
@@ -246,12 +246,12 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     }  # fmt: skip
     aligned = -(-ready.workspace // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
     return Executable(
-        run=run,
+        run=running(direct),
         workspace_bytes=aligned + form.buffer_bytes if form.buffers else ready.workspace,
         arithmetic=_arithmetic(problem, policy, name, ready.math),
         determinism="run_to_run" if ready.algorithm in call.deterministic else "not_guaranteed",
         facts=facts,
-        direct=None if form.buffers else issue,
+        direct=direct,
         summation=SEQUENCE,
     )
 

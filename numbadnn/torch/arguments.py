@@ -161,10 +161,13 @@ def no_autocast() -> bool:
 
 def lowered(first: torch.Tensor, *others: Any) -> tuple[Any, ...]:
     """The tensors in the dtype of the autocast in force, as PyTorch's convolutions take them."""
-    if no_autocast() or not torch.is_autocast_enabled(first.device.type):
+    if no_autocast():
         return first, *others
-    dtype = torch.get_autocast_dtype(first.device.type)
-    return tuple(_in(dtype, t) for t in (first, *others))
+    kind = "cuda" if first.is_cuda else first.device.type  # which makes a text anew
+    if not torch.is_autocast_enabled(kind):
+        return first, *others
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple([t if t is None or t.dtype is dtype else _in(dtype, t) for t in (first, *others)])
 
 
 def raised(first: torch.Tensor, *others: Any, on: str) -> tuple[Any, ...]:

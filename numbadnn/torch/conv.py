@@ -45,16 +45,18 @@ def _pairs(padding: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(zip(padding[::2], padding[1::2], strict=True))
 
 
-def _forward(x: Any, w: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:
-    y = _call(_FORWARD, x, w, None, padding, stride, dilation, groups, w.ndim > x.ndim, backend)
-    return y if bias is None else y.add_(spread(bias, y.ndim))
+def _forward(x: Any, w: Any, _: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any) -> Any:
+    return _call(_FORWARD, x, w, None, padding, stride, dilation, groups, w.ndim > x.ndim, backend)
 
 
 def _grad_input(
-    g: Any, w: Any, bias: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any
+    g: Any, w: Any, _: Any, size: Any, padding: Any, stride: Any, dilation: Any, groups: int, backend: Any
 ) -> Any:
-    x = _call(_INPUT, g, w, tuple(size), padding, stride, dilation, groups, w.ndim > g.ndim, backend)
-    return x if bias is None else x.add_(spread(bias, x.ndim))
+    return _call(_INPUT, g, w, tuple(size), padding, stride, dilation, groups, w.ndim > g.ndim, backend)
+
+
+def _add_bias(result: Any, a: Any, b: Any, bias: Any) -> Any:
+    return result if bias is None else result.add_(spread(bias, result.ndim))
 
 
 def spread(bias: Any, ndim: int) -> Any:
@@ -121,7 +123,14 @@ def _fold_weight(op: Any, size: int, dims: Any, x: Any, g: Any, shape: Any, padd
 
 
 CONV = define(
-    "conv", f"Tensor input, Tensor weight, Tensor? bias, {HOW}", "Tensor", _forward, _fake_forward, _fold_forward
+    "conv",
+    f"Tensor input, Tensor weight, Tensor? bias, {HOW}",
+    "Tensor",
+    _forward,
+    _fake_forward,
+    _fold_forward,
+    _add_bias,
+    remembers=True,
 )
 CONV_GRAD_INPUT = define(
     "conv_grad_input",
@@ -130,6 +139,8 @@ CONV_GRAD_INPUT = define(
     _grad_input,
     lambda g, w, bias, size, *how: empty(size, g),
     _fold_input,
+    _add_bias,
+    remembers=True,
 )
 CONV_GRAD_WEIGHT = define(
     "conv_grad_weight",
@@ -138,6 +149,7 @@ CONV_GRAD_WEIGHT = define(
     _grad_weight,
     lambda x, g, size, *how: empty(size, x),
     _fold_weight,
+    remembers=True,
 )
 
 
@@ -149,9 +161,9 @@ class Conv(Function):
     """The result of a convolution."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, w: Any, bias: Any, how: Any) -> Any:
+    def forward(ctx: Any, x: Any, w: Any, bias: Any, how: Any, launch: Any = None) -> Any:
         keep(ctx, x, w, bias, how)
-        return CONV((x, w, bias), how)
+        return CONV((x, w, bias), how, launch)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
@@ -160,7 +172,7 @@ class Conv(Function):
         gx = input_of(g, w, None, first, how) if needed[0] else None
         gw = weight_of(x, g, second, how) if needed[1] else None
         gb = _summed(g, places) if needed[2] else None
-        return gx, gw, gb, None
+        return gx, gw, gb, None, None
 
 
 @CONV_GRAD_INPUT.differentiated

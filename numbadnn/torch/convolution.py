@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from numbadnn.torch.arguments import check_batch, each, integer, lowered, remembered, tensor
-from numbadnn.torch.conv import input_of, result_of, result_sizes, spread
-from numbadnn.torch.library import in_force
+from numbadnn.torch.conv import CONV, input_of, result_of, result_sizes, spread
+from numbadnn.torch.library import called, in_force, noted
+from numbadnn.torch.ready import seen
 
 #: what has other names for its weight's axes
 _AXES = ("", "R", "R, S", "T, R, S")
@@ -33,7 +34,7 @@ def conv1d(
     >>> numbadnn.torch.conv1d(torch.ones(1, 1, 5), torch.ones(1, 1, 3), padding="same").tolist()
     [[[2.0, 3.0, 3.0, 3.0, 2.0]]]
     """
-    return _conv(1, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
+    return convolved(_geometry, 1, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
 
 
 def conv2d(
@@ -60,7 +61,7 @@ def conv2d(
     >>> w.grad.tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
     """
-    return _conv(2, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
+    return convolved(_geometry, 2, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
 
 
 def conv3d(
@@ -81,7 +82,7 @@ def conv3d(
     >>> numbadnn.torch.conv3d(torch.ones(1, 1, 2, 2, 2), torch.ones(1, 1, 2, 2, 2)).item()
     8.0
     """
-    return _conv(3, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
+    return convolved(_geometry, 3, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
 
 
 def causal_conv1d(
@@ -103,19 +104,27 @@ def causal_conv1d(
     >>> numbadnn.torch.causal_conv1d(torch.tensor([[[1.0, 2, 3]]]), torch.tensor([[[10.0, 1.0]]])).tolist()
     [[[1.0, 12.0, 23.0]]]
     """
-    return _conv(1, input, weight, bias, stride, "causal", dilation, groups, backend, determinism)
+    return convolved(_geometry, 1, input, weight, bias, stride, "causal", dilation, groups, backend, determinism)
 
 
-def _conv(
-    axes: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any, backend: Any, level: Any
+def convolved(
+    geometry: Any, axes: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any,
+    backend: Any, level: Any,
 ) -> torch.Tensor:  # fmt: skip
+    """The convolution of PyTorch's arguments, which ``geometry`` checks and brings into the operator's form."""
     if isinstance(input, torch.Tensor):
         input, weight, bias = lowered(input, weight, bias)
     given = axes, stride, padding, dilation, groups
-    how = remembered(_geometry, given, input, weight, bias)
-    x = input if input.ndim > axes + 1 else input[None]
-    y = result_of(x, weight, bias, (*how, *in_force(backend, level)))
-    return y if input.ndim > axes + 1 else y[0]
+    asked, tensors = (given, backend, level), (input, weight) if bias is None else (input, weight, bias)
+    found = seen(geometry, asked, tensors)
+    if found is not None:
+        return called(CONV, (input, weight, bias), found)
+    how = *remembered(geometry, given, input, weight, bias), *in_force(backend, level)
+    if input.ndim == axes + 1:
+        return result_of(input[None], weight, bias, how)[0]
+    y = result_of(input, weight, bias, how)
+    noted(geometry, asked, tensors, how)
+    return y
 
 
 def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, ...]:

@@ -17,7 +17,11 @@ from torch.autograd.function import _SingleLevelFunction
 
 from numbadnn import config
 from numbadnn.arrays import torch_
+from numbadnn.call.launch import thread
+from numbadnn.torch.arguments import plain
+from numbadnn.torch.ready import Launch, Seen, keep, note
 
+_using = config._using.get
 #: what the dispatcher calls -> the operator
 OPERATORS: dict[Any, Operator] = {}
 #: of the process: the operators live as long as this does
@@ -35,19 +39,37 @@ class Function(_SingleLevelFunction):
 class Operator:
     """``op`` is what the dispatcher knows, ``kernel`` what that would call, ``tracked`` the call that records gradients."""
 
-    __slots__ = ("kernel", "op", "tensors", "tracked")
+    __slots__ = ("after", "kernel", "op", "remembers", "tensors", "tracked")
 
-    def __init__(self, op: Any, kernel: Callable[..., Any], tensors: int) -> None:
-        self.op, self.kernel, self.tracked = op, kernel, op
+    def __init__(self, op: Any, kernel: Callable[..., Any], tensors: int, after: Any, remembers: bool) -> None:
+        self.op, self.kernel, self.tracked, self.after, self.remembers = op, kernel, op, after, remembers
         #: so many of the arguments are tensors, the first ones
         self.tensors = tensors
 
-    def __call__(self, tensors: tuple[Any, ...], how: tuple[Any, ...]) -> Any:
-        """What an ``autograd.Function`` of these arguments runs: without gradients of its own level, with those of outer ones."""
+    def __call__(self, tensors: tuple[Any, ...], how: tuple[Any, ...], launch: Launch | None = None) -> Any:
+        """What an ``autograd.Function`` of these arguments runs: without gradients of its own level, with those of outer ones.
+
+        ``launch``: of a call that ``seen`` knows.
+        """
+        given = tensors if tensors[-1] is not None else present(tensors)
+        if launch is not None and (result := launch(given)) is not None:
+            return result if self.after is None else self.after(result, *tensors)
         if torch_._transform() is not None:
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
                 return self.op(*tensors, *how)
-        return (self.kernel if _alone(tensors) else self.op)(*tensors, *how)
+        if not self.remembers or torch_._modes() or forward_ad._current_level >= 0:
+            return (self.kernel if _alone(tensors) else self.op)(*tensors, *how)
+        key = self, how, len(given), given[0].shape, _using() or config.of_process()
+        for alike, known in thread.ready.get(key, ()):
+            if alike(*given):
+                if known is not None and (result := known(given)) is not None:
+                    return result if self.after is None else self.after(result, *tensors)
+                break
+        if not _alone(tensors):
+            return self.op(*tensors, *how)
+        result = self.kernel(*tensors, *how)
+        keep(key, given, lambda launch: launch)
+        return result
 
     def differentiated(self, function: Any) -> Any:
         """Declare the ``Function`` of the tensors and of all other arguments as one tuple, which costs less.
@@ -60,8 +82,9 @@ class Operator:
             tensors = given[: self.tensors]
             grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
             if grad or (forward_ad._current_level >= 0 and torch._C._is_fwd_grad_enabled()):  # which is refused
+                how = tuple([tuple(g) if isinstance(g, list) else g for g in given[self.tensors :]])
                 with enable_single_level_autograd_function():
-                    return self.tracked(*tensors, given[self.tensors :])
+                    return self.tracked(*tensors, how)
             return self.op.redispatch(keyset & torch._C._after_autograd_keyset, *given)
 
         LIBRARY.impl(self.op._opname, autograd, "Autograd", with_keyset=True)
@@ -75,26 +98,32 @@ def define(
     kernel: Callable[..., Any],
     fake: Callable[..., Any],
     vmap: Callable[..., Any],
+    after: Callable[..., Any] | None = None,
+    remembers: bool = False,
 ) -> Operator:
     """An operator of these arguments, ``backend`` and ``options``.
 
     ``kernel`` gets the arguments and ``backend``. ``fake`` gets the arguments and returns results without memory. ``vmap`` gets
     the operator, the size of the mapped axis, where each argument has it, and all arguments; its results have it in front.
+    ``after`` gets the kernel's results and all tensors, and gives the operator's. If the operator ``remembers``, its kernel is
+    one call of numbadnn on the first tensors in their order, and no more: on tensors like those of a call before that is
+    launched at once.
     """
     LIBRARY.define(f"{name}({arguments}, str backend, str options) -> {returns}", tags=TAGS)
+    tensors = arguments.count("Tensor")
 
     def run(*given: Any) -> Any:
         if torch_._autocast():  # what it asks for was done in front of the operator
             with torch._C._DisableAutocast():
                 return run(*given)
         options = given[-1]
-        if not options:
-            return kernel(*given[:-2], given[-2] or None)
-        before = config._using.set(_options(options))
+        before = config._using.set(_options(options)) if options else None
         try:
-            return kernel(*given[:-2], given[-2] or None)
+            result = kernel(*given[:-2], given[-2] or None)
         finally:
-            config._using.reset(before)
+            if before is not None:
+                config._using.reset(before)
+        return result if after is None else after(result, *given[:tensors])
 
     for key in ("CPU", "CUDA"):
         LIBRARY.impl(name, lambda *given: outside(run, *given), key)
@@ -106,7 +135,7 @@ def define(
         return found, ((0,) * len(found) if isinstance(found, tuple) else 0)
 
     torch.library.register_vmap(f"numbadnn::{name}", mapped, lib=LIBRARY)
-    OPERATORS[op] = Operator(op, run, arguments.count("Tensor"))
+    OPERATORS[op] = Operator(op, run, tensors, after, remembers)
     return OPERATORS[op]
 
 
@@ -116,6 +145,11 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter, type(None)))
 #: whether the vmap of ``torch.autograd`` is at work, which maps gradients: of jacobian(vectorize=True), is_grads_batched
 _mapped: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included
 _VMAP = torch._C._dispatch_key_parse("VmapMode")
+
+
+def present(tensors: tuple[Any, ...]) -> tuple[torch.Tensor, ...]:
+    """Those that are given, of tensors some of which may be left out."""
+    return tensors[:-1] if tensors[-2] is not None else tuple([t for t in tensors if t is not None])
 
 
 def _alone(tensors: Sequence[Any]) -> bool:
@@ -139,21 +173,38 @@ def outside(function: Callable[..., Any], *given: Any) -> Any:
         return function(*given)
 
 
-def compute(operator: Operator, tensors: tuple[Any, ...], how: tuple[Any, ...]) -> Any:
-    """The operator's results for its tensors and other arguments, with gradients where one is needed."""
-    if (
+def _followed() -> bool:
+    """Whether a compiler, a transform or forward mode is at work, which the dispatcher has to tell of a call."""
+    return (
         torch.compiler.is_compiling()
         or torch_._transform() is not None
         or forward_ad._current_level >= 0
         or torch_._before_dispatch != torch_._NOTHING
         or _mapped(_VMAP)
-    ):
+    )
+
+
+def compute(operator: Operator, tensors: tuple[Any, ...], how: tuple[Any, ...]) -> Any:
+    """The operator's results for its tensors and other arguments, with gradients where one is needed."""
+    if _followed():
         return operator.op(*tensors, *how)
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return operator.tracked(*tensors, how)
-    return (operator.kernel if _alone(tensors) else operator.op)(*tensors, *how)
+    return operator(tensors, how)
+
+
+def called(operator: Operator, tensors: tuple[Any, ...], found: Seen) -> Any:
+    """The results of a call that ``seen`` knows."""
+    how, launch, recorded = found
+    return operator.tracked(*tensors, how, launch) if recorded else operator(tensors, how, launch)
+
+
+def noted(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...], how: tuple[Any, ...]) -> None:
+    """``note`` a call just made, where nothing of PyTorch's looked on."""
+    if not _followed() and _alone(tensors) and plain(given) is given:
+        note(who, given, tensors, how)
 
 
 def saved(ctx: Any) -> list[Any]:

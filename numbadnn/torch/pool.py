@@ -11,7 +11,8 @@ import numbadnn
 from numbadnn.shapes import window_count
 from numbadnn.torch.arguments import by_axis, check_batch, each, flag, integer, raised, refuse, remembered, tensor
 from numbadnn.torch.layout import empty
-from numbadnn.torch.library import Function, compute, define, in_force, saved
+from numbadnn.torch.library import Function, called, compute, define, in_force, noted, saved
+from numbadnn.torch.ready import seen
 
 HOW = "SymInt[] window, SymInt[] stride, SymInt[] pad, str mode"
 
@@ -32,7 +33,7 @@ def _fake_pool(x: Any, window: Any, stride: Any, pad: Any, mode: str) -> Any:
     return empty((*x.shape[:2], *(window_count(n, k, p, p, s, 1) for n, k, p, s in rows)), x)
 
 
-POOL = define("pool", f"Tensor input, {HOW}", "Tensor", _pool, _fake_pool, by_axis(0, 1))
+POOL = define("pool", f"Tensor input, {HOW}", "Tensor", _pool, _fake_pool, by_axis(0, 1), remembers=True)
 POOL_GRAD = define(
     "pool_grad",
     f"Tensor input, Tensor output, Tensor grad, {HOW}",
@@ -40,6 +41,7 @@ POOL_GRAD = define(
     _pool_grad,
     lambda x, *_: empty(x.shape, x),
     by_axis(0, 3),
+    remembers=True,
 )
 
 
@@ -51,8 +53,8 @@ class Pool(Function):
     """The pooled image."""
 
     @staticmethod
-    def forward(ctx: Any, x: Any, how: Any) -> Any:
-        y = POOL((x,), how)
+    def forward(ctx: Any, x: Any, how: Any, launch: Any = None) -> Any:
+        y = POOL((x,), how, launch)
         ctx.how = how
         ctx.save_for_backward(x, y if how[3] == "max" else None)  # of averages the values do not matter
         return y
@@ -60,7 +62,7 @@ class Pool(Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, y = saved(ctx)
-        return compute(POOL_GRAD, (x, g if y is None else y, g), ctx.how), None
+        return compute(POOL_GRAD, (x, g if y is None else y, g), ctx.how), None, None
 
 
 @POOL_GRAD.differentiated
@@ -137,12 +139,18 @@ def _max(
     level: Any,
 ) -> Any:  # fmt: skip
     given = axes, kernel, stride, padding, ceil_mode, dilation, indices
+    found = seen(_max_geometry, (given, backend, level), (input,))
+    if found is not None:
+        return called(POOL, (input,), found)
     window, stride, pad, more = remembered(_max_geometry, given, input)
     x = input if input.ndim > axes + 1 else input[None]
     if any(more):
         # behind the image alone: a window's first maximum is never outside the image, which has lost its gradient there
         x = F.pad(x, _after((0,) * axes, more), value=-torch.inf)
-    y = compute(POOL, (x,), (window, stride, pad, "max", *in_force(backend, level)))
+    how = window, stride, pad, "max", *in_force(backend, level)
+    y = compute(POOL, (x,), how)
+    if x is input:
+        noted(_max_geometry, (given, backend, level), (input,), how)
     return y if input.ndim > axes + 1 else y[0]
 
 

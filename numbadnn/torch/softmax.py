@@ -55,9 +55,15 @@ def _fold_grad(op: Any, size: int, dims: Any, g: Any, y: Any, dim: int, algo: st
     return unfold(op(g, y, dim, algo, *how), 0, size)
 
 
-SOFTMAX = define("softmax", "Tensor input, int dim, str algo", "Tensor", _softmax, _fake, _fold)
+SOFTMAX = define("softmax", "Tensor input, int dim, str algo", "Tensor", _softmax, _fake, _fold, remembers=True)
 SOFTMAX_GRAD = define(
-    "softmax_grad", "Tensor grad, Tensor output, int dim, str algo", "Tensor", _softmax_grad, _fake, _fold_grad
+    "softmax_grad",
+    "Tensor grad, Tensor output, int dim, str algo",
+    "Tensor",
+    _softmax_grad,
+    _fake,
+    _fold_grad,
+    remembers=True,
 )
 
 

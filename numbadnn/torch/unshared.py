@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from numbadnn.torch.arguments import check_batch, each, integer, lowered, remembered, tensor
-from numbadnn.torch.conv import input_of, result_of, result_sizes
-from numbadnn.torch.convolution import check_groups, pads_of
+from numbadnn.torch.conv import input_of, result_sizes
+from numbadnn.torch.convolution import check_groups, convolved, pads_of
 from numbadnn.torch.library import in_force
 
 
@@ -31,7 +31,7 @@ def unshared_conv1d(
     >>> numbadnn.torch.unshared_conv1d(torch.ones(1, 1, 2), w).tolist()
     [[[1.0, 10.0]]]
     """
-    return _unshared(1, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
+    return convolved(_geometry, 1, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
 
 
 def unshared_conv2d(
@@ -55,7 +55,7 @@ def unshared_conv2d(
     >>> numbadnn.torch.unshared_conv2d(torch.ones(1, 1, 2, 2), w).tolist()
     [[[[0.0, 1.0], [2.0, 3.0]]]]
     """
-    return _unshared(2, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
+    return convolved(_geometry, 2, input, weight, bias, stride, padding, dilation, groups, backend, determinism)
 
 
 def unshared_conv_transpose2d(
@@ -88,18 +88,6 @@ def unshared_conv_transpose2d(
     x = input if input.ndim > 3 else input[None]
     y = input_of(x, weight, bias, (x.shape[0], *sizes), (*how, *in_force(backend, determinism)))
     return y if input.ndim > 3 else y[0]
-
-
-def _unshared(
-    axes: int, input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any, backend: Any, level: Any
-) -> torch.Tensor:  # fmt: skip
-    if isinstance(input, torch.Tensor):
-        input, weight, bias = lowered(input, weight, bias)
-    given = axes, stride, padding, dilation, groups
-    how = remembered(_geometry, given, input, weight, bias)
-    x = input if input.ndim > axes + 1 else input[None]
-    y = result_of(x, weight, bias, (*how, *in_force(backend, level)))
-    return y if input.ndim > axes + 1 else y[0]
 
 
 def _check(axes: int, input: Any, weight: Any, groups: Any) -> None:

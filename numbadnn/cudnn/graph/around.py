@@ -31,9 +31,11 @@ def static_refusal(problem: ConvProblem, policy: Policy) -> str:
     return uncountable(problem)
 
 
-def without_copies(issue: Callable[..., None]) -> Callable[..., None]:
+def running(direct: Callable[..., None]) -> Callable[..., None]:
+    """A plan's ``run`` from its ``direct``."""
+
     def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
-        issue(stream or 0, inputs[0], inputs[1], outputs[0], workspace or 0)
+        direct(stream or 0, inputs[0], inputs[1], outputs[0], workspace or 0)
 
     return run
 
@@ -43,7 +45,7 @@ def aligned(n: int) -> int:
 
 
 def with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, device: int) -> Callable[..., None]:
-    """The engine's workspace comes first, then the buffers; copies in, the engine, the copy out."""
+    """``issue`` between copies in and the copy out; in the workspace are the engine's own first, then the buffers."""
     from numbadnn.kernels.copies.copy import plan_copy
 
     (first, second), output = form.problem.input_names, form.problem.output_name
@@ -62,14 +64,13 @@ def with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, devic
             after.append((plan_copy(b.inner, b.outer, back, device), slot, b.outer_offset, position))
         position += b.nbytes
 
-    def run(inputs: tuple[int, int], outputs: tuple[int], workspace: int | None, stream: int | None) -> None:
-        base, raw = workspace or 0, stream or 0
-        outside = (inputs[0], inputs[1], outputs[0])
+    def direct(stream: int, a: int, b: int, out: int, workspace: int) -> None:
+        outside = (a, b, out)
         for step, slot, offset, at in before:
-            step(outside[slot] + offset, base + at, raw)
-        inside = [base + places[i] if i in places else outside[i] for i in range(3)]
-        issue(raw, *inside, base)
+            step(outside[slot] + offset, workspace + at, stream)
+        inside = [workspace + places[i] if i in places else outside[i] for i in range(3)]
+        issue(stream, *inside, workspace)
         for step, slot, offset, at in after:
-            step(base + at, outside[slot] + offset, raw)
+            step(workspace + at, outside[slot] + offset, stream)
 
-    return run
+    return direct

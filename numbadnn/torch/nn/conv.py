@@ -13,7 +13,7 @@ from numbadnn.torch import convolution, unshared
 from numbadnn.torch.arguments import each
 from numbadnn.torch.conv import result_sizes
 from numbadnn.torch.convolution import pads_of
-from numbadnn.torch.nn.layer import Layer
+from numbadnn.torch.nn.layer import Layer, held
 
 
 def _forward(function: Any, layer: Any, input: Any, weight: Any, bias: Any) -> Any:
@@ -21,24 +21,33 @@ def _forward(function: Any, layer: Any, input: Any, weight: Any, bias: Any) -> A
     if layer.padding_mode != "zeros":
         input = F.pad(input, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
         padding = 0
-    return function(input, weight, bias, layer.stride, padding, layer.dilation, layer.groups, **layer.how)
+    given = layer.stride, padding, layer.dilation, layer.groups
+    return function(input, weight, bias, *given, backend=layer.backend, determinism=layer.determinism)
 
 
-class Conv1d(Layer, nn.Conv1d):
+class _Conv(Layer):
+    _parameters: dict[str, Any]
+
+    def forward(self, input: Any) -> Any:
+        weight, bias = held(self._parameters, self, "weight"), held(self._parameters, self, "bias")
+        return self._conv_forward(input, weight, bias)  # type: ignore[attr-defined]
+
+
+class Conv1d(_Conv, nn.Conv1d):
     """``torch.nn.Conv1d`` by ``numbadnn.torch.conv1d``."""
 
     def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:
         return _forward(convolution.conv1d, self, input, weight, bias)
 
 
-class Conv2d(Layer, nn.Conv2d):
+class Conv2d(_Conv, nn.Conv2d):
     """``torch.nn.Conv2d`` by ``numbadnn.torch.conv2d``."""
 
     def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:
         return _forward(convolution.conv2d, self, input, weight, bias)
 
 
-class Conv3d(Layer, nn.Conv3d):
+class Conv3d(_Conv, nn.Conv3d):
     """``torch.nn.Conv3d`` by ``numbadnn.torch.conv3d``."""
 
     def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:

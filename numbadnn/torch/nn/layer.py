@@ -10,6 +10,17 @@ import torch
 from numbadnn.torch.library import in_force
 
 
+def held(among: dict[str, Any], layer: Any, name: str) -> Any:
+    """One of the parameters or buffers of a layer, without the search that ``layer.name`` is.
+
+    A parametrization takes its own out of them, and computes it when it is asked for.
+    """
+    try:
+        return among[name]
+    except KeyError:
+        return getattr(layer, name)
+
+
 class Layer:
     """Before a class of ``torch.nn``: its arguments, and ``backend`` and ``determinism`` as of numbadnn.torch's functions."""
 

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from numbadnn.cpu.lang.elements import I32, I64, IR, acc_type, broadcast, known, masked, splat, widen
-from numbadnn.cpu.lang.typed import fetch, flush, inner, offset_of
+from numbadnn.cpu.lang.typed import fetch, flush, inner, into, offset_of
 from numbadnn.host.numba_names import cgutils, populate_array
 
 #: elements of a block, and those that are summed in the line's type
@@ -131,7 +131,7 @@ def line_dot(x, y, n):
     return total
 
 
-@inner
+@into
 def line_moments(x, centre, n):
     """Sums of d = x[:n] - centre and of d * d, in float64."""
     s1, s2 = 0.0, 0.0
@@ -141,7 +141,7 @@ def line_moments(x, centre, n):
     return s1, s2
 
 
-@inner
+@into
 def line_joint(x, y, centre, n):
     """Sums of y[:n], of y * d and of d = x[:n] - centre, in float64."""
     s1, s2, s3 = 0.0, 0.0, 0.0

@@ -19,6 +19,10 @@ CODE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 #: compiles a part of a kernel: no references to its arrays are counted, which costs two calls an array, atomic ones where
 #: the array owns memory; so it may not make arrays that do. Nor has it wrappers for Python, which take time to compile
 inner = njit(nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+#: the same, of what LLVM puts into each of its callers, where a call would cost as much as what is done
+into = njit(
+    nogil=True, error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True, forceinline=True
+)
 _F32, _F64, _F16, _BF16 = (np.empty(1, t) for t in (np.float32, np.float64, np.uint16, np.int16))
 
 

@@ -8,7 +8,7 @@ Loading this module imports Numba.
 from __future__ import annotations
 
 from numbadnn.cpu.lang.blocks import adder, applier
-from numbadnn.cpu.lang.typed import inner
+from numbadnn.cpu.lang.typed import inner, into
 
 
 def _forward(builder, x, dy, m, a, b, c):
@@ -36,15 +36,37 @@ def _sums(builder, x, dy, centre):
 
 #: to lines of d and of d * d; of dy, of dy * d and of d
 add_moments, add_sums = adder(_moments), adder(_sums)
-_apply_forward, _apply_gradient, _apply_scaled = applier(_forward), applier(_gradient), applier(_scaled)
+
+
+@into
+def _of_channel(given, channel):
+    """Numbers m, a, b and c of ``apply``, of a table of all channels and an array of the type they are to have."""
+    table, real = given[0], given[1].dtype.type
+    return real(table[0, channel]), real(table[1, channel]), real(table[2, channel]), real(table[3, channel])
+
+
+_line_forward, _line_gradient, _line_scaled = applier(_forward), applier(_gradient), applier(_scaled)
+_runs_forward, _runs_gradient, _runs_scaled = (applier(f, _of_channel) for f in (_forward, _gradient, _scaled))
 
 
 @inner
 def apply_line(kind, out, x, dy, given, n, like, past):
     """n neighbouring elements of like's type: kinds 0, 1 and 2 of the formulas above; ``past`` the caches, where that can be."""
     if kind == 0:
-        _apply_forward(out, x, dy, given, n, like, past)
+        _line_forward(out, x, dy, given, n, like, past)
     elif kind == 1:
-        _apply_gradient(out, x, dy, given, n, like, past)
+        _line_gradient(out, x, dy, given, n, like, past)
     else:
-        _apply_scaled(out, x, dy, given, n, like, past)
+        _line_scaled(out, x, dy, given, n, like, past)
+
+
+@inner
+def apply_runs(kind, out, x, dy, steps, table, real, first, end, n, like, past):
+    """The same of the channels ``first`` to ``end``, whose runs lie ``steps`` bytes apart; ``real``: of their numbers' type."""
+    given = table, real
+    if kind == 0:
+        _runs_forward(out, x, dy, steps, given, first, end, n, like, past)
+    elif kind == 1:
+        _runs_gradient(out, x, dy, steps, given, first, end, n, like, past)
+    else:
+        _runs_scaled(out, x, dy, steps, given, first, end, n, like, past)

@@ -18,6 +18,8 @@ from numbadnn.cpu.lang.vector import carry, made_good, prefetch_line
 
 #: terms of a column that are summed before they join the total
 BLOCK = 64
+#: elements of the longest row for which memory is asked ahead
+NEXT = 2048
 
 
 def _product(b, y, dy):
@@ -38,8 +40,11 @@ def _at(base, index, shape, strides, first, stored):
 
 
 def rows(dy, y, dx, count, shape, strides, length, like, stored, past, threads):
-    """``count`` sums over ``length`` neighbours each. While the results of a row are made, memory is asked for the next one."""
-    far = length * stored.itemsize >= LONG  # shorter ones the processor foresees
+    """``count`` sums over ``length`` neighbours each. While the results of a row are made, memory is asked for the next one.
+
+    What lies in the caches, and short rows, the processor foresees; longer ones would push out the row that is worked on.
+    """
+    far = past and length * stored.itemsize >= LONG and length <= NEXT
     for tid in prange(threads):
         for i in range(count * tid // threads, count * (tid + 1) // threads):
             t, u = _at(dy, i, shape, strides[0], 0, stored), _at(y, i, shape, strides[1], 0, stored)

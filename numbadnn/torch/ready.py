@@ -17,13 +17,15 @@ from torch.autograd import forward_ad
 from numbadnn import config
 from numbadnn.arrays import torch_
 from numbadnn.call.launch import Plan, thread
-from numbadnn.host.bounded import remember
+from numbadnn.host.bounded import MAX_PLANS, remember
 
 #: tensors -> results of the operator's kernel, or None where the call has to find out
 Launch = Callable[[tuple[torch.Tensor, ...]], Any]
 
 #: so many kinds of tensors are remembered of the same arguments and the same shape of the first tensor
 MOST = 8
+#: a plan is known to a function and to an operator
+MOST_KEYS = 2 * MAX_PLANS
 
 _guards: Any = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
 _using = config._using.get
@@ -76,7 +78,7 @@ def keep(key: tuple[Any, ...], given: tuple[torch.Tensor, ...], entry: Callable[
     alike = _guards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     arrays = given[: len(plan.signatures)]
     mine = bool(arrays) and plan.signatures == tuple(map(torch_.signature, arrays))
-    remember(thread.ready, key, (*known, (alike, entry(_launching(plan) if mine else None))))
+    remember(thread.ready, key, (*known, (alike, entry(_launching(plan) if mine else None))), MOST_KEYS)
 
 
 def _launching(plan: Plan) -> Launch:

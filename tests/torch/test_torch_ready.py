@@ -41,8 +41,12 @@ def kernels() -> Iterator[list[str]]:
             operator.kernel = kernel
 
 
-def drawn(*shapes: tuple[int, ...]) -> list[Any]:
-    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+def drawn(shapes: list[tuple[int, ...]], device: str) -> list[Any]:
+    return [torch.randn(shape, dtype=torch.float64, device=device, requires_grad=True) for shape in shapes]
+
+
+def averages(like: Any) -> tuple[Any, Any]:
+    return torch.zeros_like(like, requires_grad=False), torch.ones_like(like, requires_grad=False)
 
 
 #: ours and PyTorch's of the tensors drawn; their shapes
@@ -51,13 +55,10 @@ CASES: dict[str, Any] = {
     "conv, bias": (lambda f: lambda x, w, b: f.conv1d(x, w, b, stride=2), [(2, 3, 8), (4, 3, 3), (4,)]),
     "pool": (lambda f: lambda x: f.max_pool2d(x, 2), [(2, 3, 4, 6)]),
     "norm": (
-        lambda f: lambda x, w, b: f.batch_norm(x, torch.zeros(3).double(), torch.ones(3).double(), w, b, training=True),
+        lambda f: lambda x, w, b: f.batch_norm(x, *averages(w), w, b, training=True),
         [(4, 3, 5), (3,), (3,)],
     ),
-    "norm, test": (
-        lambda f: lambda x, w, b: f.batch_norm(x, torch.zeros(3).double(), torch.ones(3).double(), w, b),
-        [(4, 3, 5), (3,), (3,)],
-    ),
+    "norm, test": (lambda f: lambda x, w, b: f.batch_norm(x, *averages(w), w, b), [(4, 3, 5), (3,), (3,)]),
     "softmax": (lambda f: lambda x: f.softmax(x, 1), [(2, 3, 4)]),
 }
 
@@ -75,12 +76,16 @@ def test_autocast_is_no_hindrance() -> None:
         assert bool(called) is (number == 0)
 
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", CASES)
-def test_the_second_call_looks_at_nothing_again(name: str) -> None:
+def test_the_second_call_looks_at_nothing_again(name: str, device: str) -> None:
     make, shapes = CASES[name]
     ours, theirs = make(nt), make(F)
     for number in range(3):
-        tensors = drawn(*shapes)
+        tensors = drawn(shapes, device)
         with kernels() as called:
             y = ours(*tensors)
             top = torch.randn_like(y)

@@ -1,7 +1,7 @@
 """Calls on tensors like those of a call before: they are launched without looking at anything again.
 
 PyTorch's compiler guards its graphs with what says here whether tensors are alike: type, dtype, device, shape, strides, whether a
-gradient is recorded and all dispatch keys in force are compared in one call, 0.1 us for two tensors and 0.3 for five. To look at
+gradient is required and all dispatch keys in force are compared in one call, 0.1 us for two tensors and 0.3 for five. To look at
 each takes 0.6. What leaves no key behind is asked for by the callers: modes, and forward mode.
 """
 
@@ -63,8 +63,9 @@ def note(who: Any, given: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], ho
 
 
 def _key(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments as they are written: 1, True and 1.0 are not the same."""
-    return who, marshal.dumps(given, 2), len(tensors), tensors[0].shape, _using() or config.of_process()
+    """Arguments as they are written: 1, True and 1.0 are not the same. Guards do not know whether gradients are recorded now."""
+    options = _using() or config.of_process()
+    return who, marshal.dumps(given, 2), len(tensors), tensors[0].shape, torch.is_grad_enabled(), options
 
 
 def keep(key: tuple[Any, ...], given: tuple[torch.Tensor, ...], entry: Callable[[Launch | None], Any]) -> None:

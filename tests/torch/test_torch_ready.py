@@ -99,6 +99,17 @@ def test_the_second_call_looks_at_nothing_again(name: str, device: str) -> None:
         assert called if number == 0 else not called
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_without_gradients_takes_none_from_the_next(name: str) -> None:
+    make, shapes = CASES[name]
+    ours, tensors = make(nt), drawn(shapes, "cpu")
+    for _ in range(2):
+        for no_gradients in (torch.no_grad, torch.inference_mode):
+            with no_gradients():
+                assert not ours(*tensors).requires_grad
+            assert ours(*tensors).requires_grad
+
+
 def unlike(x: Any, w: Any) -> dict[str, tuple[Any, Any]]:
     """Tensors that differ from (x, w) in one thing each."""
     shifted = torch.empty(x.numel() + 1, dtype=x.dtype)[1:].view(x.shape).copy_(x)

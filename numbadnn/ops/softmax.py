@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Never
 
-from numbadnn import dispatch
+from numbadnn import config, dispatch
 from numbadnn.arrays import View
 from numbadnn.call.operands import input_spec, output_spec, result_dtype
-from numbadnn.call.seen import Seen, merged, seen_spec
+from numbadnn.call.seen import Axes, Seen, merged, seen_spec
 from numbadnn.dispatch import Request
 from numbadnn.ops.habits import refuse
 from numbadnn.option_types import Backend, SoftmaxAlgo, SoftmaxMode
 from numbadnn.parameters import whole
-from numbadnn.problem import Spec
+from numbadnn.problem import FIXED_LEVELS, Spec
 from numbadnn.problems.softmax import SoftmaxProblem, check_choices
 
 
@@ -59,7 +59,9 @@ def _request(op: str, specs: dict[str, Spec], algo: str, mode: str, axes: tuple[
     if not axes or axes == (1,):
         return Request(SoftmaxProblem(op, **specs, algo=algo, mode=mode))
     (axis,), operands = axes, tuple(specs.values())
-    before = merged(tuple(range(axis)), operands)
+    # bits that may not depend on the batch follow from how the axes of one image lie
+    alone = config.current().determinism in FIXED_LEVELS and axis > 0
+    before: Axes = ((0,), *merged(tuple(range(1, axis)), operands)) if alone else merged(tuple(range(axis)), operands)
     after = merged(tuple(range(axis + 1, len(operands[0].shape))), operands)
     # (before, channels, after), with further axes after the channels
     seen = (before[0] if before else (), (axis,), *before[1:], *after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,9 @@ import numbadnn
 from numbadnn import reference
 from numbadnn.arrays import view_of
 from numbadnn.call.seen import merged, seen_spec, seen_views
+from numbadnn.kernels.softmax.layout import layout_of
+from numbadnn.kernels.softmax.softmax import apart
+from numbadnn.problem import Policy
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((3, 4, 5, 6)).astype("float32")
@@ -41,6 +45,35 @@ def test_every_axis(layout: str, algo: Any) -> None:
             reference.softmax_grad_bound(*pair, algo, "channel", 2.0**-24, 2.0**-24, 2.0**-126), 1, axis
         )
         assert np.all(np.abs(dx - reference.softmax_grad(dy, y, algo, axis=axis)) <= limit)
+
+
+@pytest.mark.parametrize("level", ["batch_invariant", "gpu_to_gpu"])
+@pytest.mark.parametrize("axis", (2, 3))
+def test_the_batch_decides_nothing(axis: int, level: Any) -> None:
+    """Of one image, all axes but the first may lie in memory as one: kernels fold them, and add in other orders."""
+    for shape, channels in itertools.product(((5, 10, 12, 8), (5, 8, 1, 10), (4, 9, 30, 1)), (False, True)):
+        cut = np.empty((shape[0], shape[2], shape[3] + 2, shape[1]), np.float32).transpose(0, 3, 1, 2)
+        one, other = cut[..., 1:-1], np.empty(shape, np.float32)
+        x, dy = (other, one) if channels else (one, other)
+        x[...], dy[...] = RNG.standard_normal((2, *shape))
+        with numbadnn.using(determinism=level):
+            both = [numbadnn.softmax(x, axis=axis), numbadnn.softmax_grad(dy, x, axis=axis)]
+            for i in range(shape[0]):
+                alone = (
+                    numbadnn.softmax(x[i : i + 1], axis=axis),
+                    numbadnn.softmax_grad(dy[i : i + 1], x[i : i + 1], axis=axis),
+                )
+                assert all(np.array_equal(a[0], b[i]) for a, b in zip(alone, both, strict=True))
+
+
+@pytest.mark.parametrize("axis", (2, 3))
+def test_kernels_of_a_gpu_see_one_image_as_in_any_batch(axis: int) -> None:
+    policy = Policy(device=0, determinism="batch_invariant")
+    for x in LAYOUTS.values():
+        with numbadnn.using(determinism="batch_invariant"):
+            found = [numbadnn.explain(numbadnn.softmax, part, axis=axis).problem for part in (x, x[:1])]
+        whole, one = (layout_of(apart(problem, policy)) for problem in found)
+        assert (whole.kept[1:], whole.reduced) == (one.kept[1:], one.reduced)
 
 
 def test_vectors_and_destinations() -> None:

@@ -31,8 +31,10 @@ validate: $(call stamp,cli)
 test: $(call stamp,cli test)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(if $(driver_cuda),--maxprocesses 8) $(ARGS)
 
+# as many processes as there are cores and as the memory of all GPUs holds, 2 GB each
+gpu_room = $(shell nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | awk '{n += int($$1 / 2048)} END {print n ? n : 1}')
 gpu-test: $(call stamp,cli test)
-	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 8 --maxschedchunk 3 $(ARGS)
+	$(BIN)/python -m pytest -m gpu -n logical --maxprocesses $(gpu_room) --dist worksteal $(ARGS)
 
 # random problems and random garbage, until the time is over: make fuzz ARGS="--seconds 600 --seed 7"; each problem several
 # times on every implementation of a backend: make fuzz ARGS="--backend numba"

@@ -3,12 +3,16 @@
 - Tests marked ``gpu`` are skipped where no GPU is visible and run where one is; ``-m gpu`` runs them alone.
 - With NUMBADNN_REQUIRE_CUDNN, _PTXAS, _TORCH, _JAX, _DASK, _MYPY or _CHROMIUM set, a skip for lack of it is a failure (CI).
 - Processes of pytest-xdist share several GPUs out: each sees one.
+- ``-m gpu`` imports only files that have such tests. With ``--dist worksteal`` tests that stand together, which need the same
+  kernels and the same libraries, run in one process (``in_shares``).
 - A passing run of *all* GPU tests writes tests/gpu_verified.json (NUMBADNN_GPU_VERIFIED: elsewhere): gpu_verified.py.
 """
 
 import gc
+import itertools
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import gpu_verified
@@ -63,6 +67,8 @@ NO_GPU = "no NVIDIA GPU is visible"
 def pytest_configure_node(node: Any) -> None:
     """pytest-xdist, in the process that starts the others: how many GPUs there are, without CUDA's start in each."""
     node.workerinput["gpus"] = gpu_verified.gpu_count()
+    options = node.config.option
+    node.workerinput["shares"] = options.dist == "worksteal" and options.markexpr == "gpu"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,6 +78,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TESTS_GPUS"] = listed  # for test_two_gpus.py
         number = int(given["workerid"].removeprefix("gw"))
         os.environ["CUDA_VISIBLE_DEVICES"] = listed.split(",")[number % given["gpus"]]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``-m gpu`` a file without the mark has nothing to give; with all of them each process looks half as long again."""
+    if config.option.markexpr == "gpu" and collection_path.suffix == ".py":
+        return "mark.gpu" not in collection_path.read_text(encoding="utf-8") or None
+    return None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,13 +101,41 @@ def pytest_collection(session: pytest.Session) -> Generator[None, Any, Any]:
         gc.set_threshold(*thresholds)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, Any, Any]:
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not gpu_verified.gpu_count():
         for item in gpu_items:
             item.add_marker(pytest.mark.skip(reason=NO_GPU))
     # the slowest first, so that no process is left alone with one in the end
     items.sort(key=_seconds, reverse=True)
+    result = yield  # those that were not asked for go
+    if getattr(config, "workerinput", {}).get("shares"):
+        items[:] = in_shares(items, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+    return result
+
+
+def in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """The same tests, so that each process begins with slow ones: it gets the next of as many equal parts of the list.
+
+    The slow tests of one function go on in few processes, each some that follow each other, to whichever has least to do. When
+    a process is done, it takes over from the end of the longest part, where the quick ones are.
+    """
+    slow, quick = [i for i in items if _seconds(i)], [i for i in items if not _seconds(i)]
+    runs: list[list[pytest.Item]] = []
+    for _, found in itertools.groupby(slow, lambda item: item.nodeid.partition("[")[0]):
+        tests = list(found)
+        length = -(-len(tests) // processes)
+        runs += [tests[i : i + length] for i in range(0, len(tests), length)]
+    shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for run in sorted(runs, key=lambda run: sum(map(_seconds, run)), reverse=True):
+        min(shares, key=lambda share: sum(map(_seconds, share))).extend(run)
+    left, rest = len(items), iter(quick)
+    for number, share in enumerate(shares):
+        size = left // (processes - number)  # as pytest-xdist cuts
+        share.extend(itertools.islice(rest, max(0, size - len(share))))
+        left -= size
+    return [*itertools.chain.from_iterable(shares), *rest]
 
 
 def _seconds(item: pytest.Item) -> float:

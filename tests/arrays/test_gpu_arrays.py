@@ -344,7 +344,7 @@ def test_libraries_may_come_in_any_order_with_one_libcudnn(order: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(120)
 def test_memory_stays_bounded_over_ten_thousand_changing_shapes() -> None:
     """On the device what this process holds; on the host bytes in use by every malloc of a process of its own, Python's
     objects included: what is resident also depends on which freed pages the allocator happens to keep, which moves by

@@ -278,6 +278,7 @@ def from_where_they_lie(lane: devices.Lane, driver: FakeDriver) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.slow(30)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("where", [{"device": "cuda"}, {"devices": "all"}])
 def test_chunks_of_numpy_stream_through_gpus(where: dict[str, Any], dtype: Any) -> None:
@@ -332,6 +333,7 @@ def test_chunks_in_pinned_memory_go_from_where_they_lie(monkeypatch: pytest.Monk
 
 
 @pytest.mark.gpu
+@pytest.mark.slow(35)
 def test_chunks_of_cupy_stay_on_the_gpu() -> None:
     cupy = pytest.importorskip("cupy")
     x = da.from_array(cupy.asarray(X), chunks=(1, 8, 11, 13), asarray=False)

@@ -69,6 +69,7 @@ def test_squeezenet(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.slow(40)
 def test_a_network_on_a_gpu(tmp_path: Path) -> None:
     found = command.judged(small_network(tmp_path / "m.onnx"), folder=str(tmp_path), timed=False)
     assert all(row.status == "ok" for row in found.rows), command.summary(found, 0)

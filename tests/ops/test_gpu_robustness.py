@@ -240,7 +240,7 @@ for op in (numbadnn.conv2d, numbadnn.conv2d_grad_wrt_inputs, numbadnn.conv2d_gra
 
 
 @gpu
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_a_device_without_memory_for_the_workspace_takes_the_next_plan_that_fits() -> None:
     """PyTorch is kept to what it holds already, which leaves the rest of the device to whoever else is on it: the error
     is that of a full device."""
@@ -368,7 +368,7 @@ print(json.dumps([before, used(), numbadnn.cache_info()._asdict()]))
 
 
 @gpu
-@pytest.mark.slow(60)
+@pytest.mark.slow(110)
 def test_memory_stays_bounded_over_twenty_thousand_shapes_of_five_operations() -> None:
     """On the host: bytes in use by every malloc of a process, Python's objects included.
 

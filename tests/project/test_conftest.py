@@ -32,14 +32,18 @@ gpu_verified.versions = lambda: {{"numpy": "0"}}
 """
 
 
-def run(tmp_path, *arguments, gpus=1, passes=True, elsewhere="pass", **environment):
-    """Run SAMPLE under copies of conftest.py and gpu_verified.py with a made-up GPU: (exit status, output, record)."""
+def run(tmp_path, *arguments, gpus=1, passes=True, elsewhere="pass", more="", **environment):
+    """Run SAMPLE under copies of conftest.py and gpu_verified.py with a made-up GPU: (exit status, output, record).
+
+    ``more`` is the text of another file of tests.
+    """
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "support").mkdir()
     (tests / "conftest.py").write_text((TESTS / "conftest.py").read_text() + FAKE_GPU.format(gpus=gpus))
     shutil.copy(SUPPORT / "gpu_verified.py", tests / "support")
     (tests / "test_sample.py").write_text(SAMPLE.format(passes=passes, elsewhere=elsewhere))
+    (tests / "test_more.py").write_text(more)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\ntestpaths = tests\npythonpath = tests/support\n")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBADNN_", "PYTEST_"))}
     done = subprocess.run(
@@ -141,3 +145,50 @@ def test_processes_share_the_gpus_out(tmp_path):
     )
     assert status == 0, output
     assert {w: (tmp_path / w).read_text() for w in ("gw0", "gw1")} == {"gw0": "5", "gw1": "7"}
+
+
+def test_for_a_gpu_only_files_that_have_its_tests_are_imported(tmp_path):
+    broken = "raise AssertionError('imported')"
+    status, output, record = run(tmp_path, "-m", "gpu", more=broken)
+    assert status == 0 and record["counts"]["passed"] == 2, output
+    (tmp_path / "all").mkdir()
+    assert run(tmp_path / "all", more=broken)[0] == 2
+
+
+MANY = r"""
+import os, pathlib, time
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+def note(text):
+    with open(os.environ["PYTEST_XDIST_WORKER"], "a") as file:
+        file.write(text + "\n")
+
+@pytest.mark.parametrize("n", range(40))
+def test_quick(n):
+    note(f"quick {n}")
+    time.sleep(0.03)
+
+@pytest.mark.slow(9)
+@pytest.mark.parametrize("n", range(6))
+def test_slow(n):
+    note(f"slow {n}")
+    time.sleep(0.05)
+
+@pytest.mark.slow(30)
+def test_slowest():
+    note("slowest")
+    time.sleep(0.1)
+"""
+
+
+def test_each_process_begins_with_slow_tests_and_keeps_together_what_stands_together(tmp_path):
+    pytest.importorskip("xdist")
+    status, output, _ = run(tmp_path, "-m", "gpu", "-n3", "--dist=worksteal", more=MANY)
+    assert status == 0, output
+    ran = [(tmp_path / f"gw{n}").read_text().splitlines() for n in range(3)]
+    first = [[name for name in names if name.startswith("slow")] for names in ran]
+    assert sorted(first) == [["slow 0", "slow 1", "slow 4", "slow 5"], ["slow 2", "slow 3"], ["slowest"]]
+    assert all(names[: len(slow)] == slow for names, slow in zip(ran, first, strict=True))
+    assert sum(map(len, ran)) == 47

@@ -192,7 +192,7 @@ def test_the_workspace_limit_bounds_the_shares() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow(60)
+@pytest.mark.slow(10)
 @pytest.mark.parametrize("op", (*BOTH, WEIGHTS))
 @pytest.mark.parametrize("number", range(len(GPU_LINES)))
 def test_configurations_on_the_gpu(number: int, op: str) -> None:

@@ -259,7 +259,7 @@ ON_THE_GPU += [(op, EXPANDED) for op in DIRECTIONS[:2]]
 
 
 @pytest.mark.gpu
-@pytest.mark.slow(30)
+@pytest.mark.slow(10)
 @pytest.mark.parametrize(("op", "line"), ON_THE_GPU)
 def test_configurations_on_the_gpu(op: str, line: str) -> None:
     from numbadnn.validate.check import Row, Subject, judge
@@ -280,7 +280,7 @@ def test_configurations_on_the_gpu(op: str, line: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.slow(30)
+@pytest.mark.slow(10)
 @pytest.mark.parametrize(
     ("op", "line"),
     [(op, line) for op, line in ON_THE_GPU if op in (DIRECTIONS[1], VOLUME_DIRECTIONS[1]) and line != EXPANDED],

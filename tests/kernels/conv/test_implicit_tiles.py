@@ -181,7 +181,7 @@ GPU_LINES = (
 
 
 @pytest.mark.gpu
-@pytest.mark.slow(30)
+@pytest.mark.slow(10)
 @pytest.mark.parametrize("op", DIRECTIONS)
 @pytest.mark.parametrize("number", range(len(GPU_LINES)))
 def test_every_configuration_agrees_to_the_bit(number: int, op: str) -> None:

@@ -10,6 +10,7 @@ from numbadnn.validate.check import Subject, check
 
 
 @pytest.mark.gpu
+@pytest.mark.slow(10)
 @pytest.mark.parametrize(("kind", "text"), UNSHARED)
 def test_what_larger_kernels_compute(kind: str, text: str) -> None:
     problem = ConvProblem.parse(text)

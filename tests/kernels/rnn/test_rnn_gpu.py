@@ -287,6 +287,7 @@ SMALL_NETWORKS = (
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cudnn", "numba"])
 @pytest.mark.parametrize("direction", ["unidirectional", "bidirectional"])
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])

@@ -7,19 +7,26 @@ from numba import njit, prange
 from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
-from numbadnn.cpu.lang.vector import CHAIN, add, fill, four_of, lanes, load, load_acc, store_acc, zeros
+from numbadnn.cpu.lang.vector import CHAIN, add, fill, four_of, has_nan, lanes, load, load_acc, store_acc, zeros
 from numbadnn.cpu.pool.grad import long_total_of, share_of, thread_of
-from numbadnn.cpu.pool.lines import divide, fetch, larger, lowest, number_of_larger, raised, set_word, word
+from numbadnn.cpu.pool.lines import (
+    divide,
+    fetch,
+    greater,
+    larger,
+    lowest,
+    number_of_greater,
+    number_of_larger,
+    raised,
+    set_word,
+    word,
+)
 from numbadnn.cpu.pool.loops import extent, rows_counted
 
 
-@njit(nogil=True, inline="always")
-def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
-    """The place (``grad.place_of``) of the maximum, for a vector of channels.
-
-    ``first``: of the first element, at address ``cell``, its slice and row, modulo the window's, and its column. A row's maximum
-    is found by itself, so that rows need not wait for one another.
-    """
+@inner
+def _first_maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
+    """As ``maximum_of``, where NaN is among the elements."""
     size, most = itemsize(like), lowest(True, like)
     d0, h0, w0 = first
     which = raised(zeros(like), (d0 * geo.kh + h0) * geo.W + w0)
@@ -36,6 +43,35 @@ def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
                 at += xs.w * size
             which = number_of_larger(best, most, place, which)
             most = larger(best, most)
+    return which
+
+
+@njit(nogil=True, inline="always")
+def maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like):
+    """The place (``grad.place_of``) of the maximum, for a vector of channels.
+
+    ``first``: of the first element, at address ``cell``, its slice and row, modulo the window's, and its column. A row's maximum
+    is found by itself, so that rows need not wait for one another, and as if there were no NaN. It is done anew where the sum of
+    the elements is NaN: one of them is, or infinities meet.
+    """
+    size, most, both = itemsize(like), lowest(True, like), zeros(like)
+    d0, h0, w0 = first
+    which = raised(zeros(like), (d0 * geo.kh + h0) * geo.W + w0)
+    for d in range(deep):
+        slices = (d0 + d if d0 + d < geo.kd else d0 + d - geo.kd) * geo.kh  # no division: this is done for each vector
+        for h in range(tall):
+            rows = slices + (h0 + h if h0 + h < geo.kh else h0 + h - geo.kh)
+            at, row = cell + (d * xs.d + h * xs.h) * size, rows * geo.W + w0
+            best, place = lowest(True, like), raised(zeros(like), row)
+            for w in range(wide):
+                value = load(at, 0, mask, zeros(like), like)
+                place = number_of_greater(value, best, row + w, place)
+                best, both = greater(value, best), add(both, value)
+                at += xs.w * size
+            which = number_of_greater(best, most, place, which)
+            most = greater(best, most)
+    if has_nan(both):
+        which = _first_maximum_of(cell, xs, first, deep, tall, wide, geo, mask, like)
     return which
 
 

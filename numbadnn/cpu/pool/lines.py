@@ -69,6 +69,8 @@ def _shuffle(index: Callable[[int, int], int]) -> Any:
 
 #: max(value, most), NaN where either is: of equals and of NaNs the second operand, as ``number_of_larger`` numbers them
 larger = _of_two(lambda b, value, most: b.select(_better(b, value, most), value, most))
+#: the same where neither is NaN: what a chain of these waits for is one instruction
+greater = _of_two(lambda b, value, most: b.select(b.fcmp_ordered(">", value, most), value, most))
 divide = _of_two(lambda b, x, y: b.fdiv(x, y))
 #: x0 x2 x4 ... y0 y2 ..., x1 x3 ... y1 y3 ..., and back: x0 y0 x1 y1 ..., its second half
 evens, odds = _shuffle(lambda i, n: 2 * i), _shuffle(lambda i, n: 2 * i + 1)
@@ -110,6 +112,19 @@ def number_of_larger(typingctx, value, most, number, numbers):
         value, most, number, numbers = args
         mine = b.bitcast(_integers_of(b, number, value.type), value.type)
         return b.select(_better(b, value, most), mine, numbers)
+
+    if isinstance(value, Vec):
+        return value(value, value, number if number == value else types.int64, value), codegen
+
+
+@intrinsic
+def number_of_greater(typingctx, value, most, number, numbers):
+    """As ``number_of_larger``, where neither is NaN."""
+
+    def codegen(cx, b, sig, args):
+        value, most, number, numbers = args
+        mine = b.bitcast(_integers_of(b, number, value.type), value.type)
+        return b.select(b.fcmp_ordered(">", value, most), mine, numbers)
 
     if isinstance(value, Vec):
         return value(value, value, number if number == value else types.int64, value), codegen

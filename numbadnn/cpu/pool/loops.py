@@ -25,6 +25,7 @@ from numbadnn.cpu.lang.vector import (
     element,
     fill,
     four_of,
+    has_nan,
     lanes,
     load,
     load_acc,
@@ -37,6 +38,7 @@ from numbadnn.cpu.pool.lines import (
     divide_line,
     fill_line,
     flush,
+    greater,
     larger,
     lowest,
     split,
@@ -203,7 +205,19 @@ def _sum_long(cell, xs, deep, tall, wide, mask, like):
 def _reduce(cell, xs, deep, tall, wide, mask, largest, like):
     """A window of deep x tall x wide elements from address ``cell`` on, for a vector of channels."""
     size, total = itemsize(like), lowest(largest, like)
-    if not largest and deep * tall * wide > CHAIN:
+    if largest:  # as if there were no NaN: their sum is NaN where one is, and where infinities meet
+        both = zeros(like)
+        for d in range(deep):
+            for h in range(tall):
+                at = cell + (d * xs.d + h * xs.h) * size
+                for _ in range(wide):
+                    value = load(at, 0, mask, zeros(like), like)
+                    total, both = greater(value, total), add(both, value)
+                    at += xs.w * size
+        if not has_nan(both):
+            return total
+        total = lowest(largest, like)
+    elif deep * tall * wide > CHAIN:
         return _sum_long(cell, xs, deep, tall, wide, mask, like)
     for d in range(deep):
         for h in range(tall):

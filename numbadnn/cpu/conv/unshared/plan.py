@@ -16,8 +16,9 @@ from numbadnn.registry import SEQUENCE, Executable
 
 #: images that a filter is read once for
 IMAGES_TOGETHER = 32
-#: bytes of the images' gradient that a thread adds to, and of the filters that it holds for a position, about
-PLANES, ROWS = 1 << 18, 1 << 15
+#: bytes of the images' gradient that a thread adds to, of which a position meets a few lines, and of the filters that it
+#: holds for a position, about
+PLANES, ROWS = 1 << 20, 1 << 16
 
 
 def _even(whole: int, most: int) -> int:
@@ -65,7 +66,8 @@ def plan_unshared(problem: ConvProblem) -> Executable:
     def shares(threads: int) -> tuple[int, int, int]:
         """Images and channels that a thread takes together, and elements that it works in."""
         images, channels = N if direction == "grad_weights" else min(N, IMAGES_TOGETHER), C
-        size = (images + 1) * pitch + images
+        together = 4 if direction == "grad_weights" else 2  # filters at a time
+        size = (images + together) * pitch + together * images
         if direction == "grad_inputs":
             planes, rows = PLANES // (H * W * real().itemsize), ROWS // (geo.K * len(taps) * real().itemsize)
             images = _even(N, min(images, math.isqrt(planes)))  # more read filters less often, more channels y
@@ -73,7 +75,7 @@ def plan_unshared(problem: ConvProblem) -> Executable:
             channels = min(channels, -(-C // -(-threads // (G * -(-N // images)))))  # as many jobs as threads
             images = min(images, -(-N // -(-threads // (G * -(-C // channels)))))
             row = -(-channels * len(taps) // slack) * slack
-            size = images * channels * H * W + (geo.K + 1) * row + images * geo.K
+            size = images * channels * H * W + (geo.K + 4) * row + images * geo.K
         return images, channels, -(-(size + 2 * slack) // 16) * 16
 
     def run(inputs: tuple[Any, ...], outputs: tuple[Any, ...], workspace: Any, stream: Any) -> None:

@@ -86,6 +86,38 @@ def _dot(row, rows, count, to, lane, geo, like):
 
 
 @inner
+def _dots(row, rows, count, to, lane, geo, like):
+    """``_dot`` of two rows of ``pitch``, side by side: eight sums under way. The second's lie behind the first's."""
+    vl, acc, step = lanes(like), accsize(like), geo.pitch * accsize(like)
+    n = 0
+    while n + 4 <= count:
+        at = rows + n * step
+        a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
+        e, f, g, h = zeros(like), zeros(like), zeros(like), zeros(like)
+        for m in range(0, geo.pitch, vl):
+            one, other, here = load_acc(row + m * acc, like), load_acc(row + step + m * acc, like), at + m * acc
+            value = load_acc(here, like)
+            a, e = multiply_add(one, value, a), multiply_add(other, value, e)
+            value = load_acc(here + step, like)
+            b, f = multiply_add(one, value, b), multiply_add(other, value, f)
+            value = load_acc(here + 2 * step, like)
+            c, g = multiply_add(one, value, c), multiply_add(other, value, g)
+            value = load_acc(here + 3 * step, like)
+            d, h = multiply_add(one, value, d), multiply_add(other, value, h)
+        poke(to, n, _total(lane, a, like), like)
+        poke(to, n + 1, _total(lane, b, like), like)
+        poke(to, n + 2, _total(lane, c, like), like)
+        poke(to, n + 3, _total(lane, d, like), like)
+        poke(to, count + n, _total(lane, e, like), like)
+        poke(to, count + n + 1, _total(lane, f, like), like)
+        poke(to, count + n + 2, _total(lane, g, like), like)
+        poke(to, count + n + 3, _total(lane, h, like), like)
+        n += 4
+    _dot(row, rows + n * step, count - n, to + n * acc, lane, geo, like)
+    _dot(row + step, rows + n * step, count - n, to + (count + n) * acc, lane, geo, like)
+
+
+@inner
 def _combine(to, factors, rows, count, pitch, length, like):
     """The sum of ``count`` rows of ``pitch``, each times its factor: ``length`` elements, four vectors under way."""
     vl, acc = lanes(like), accsize(like)
@@ -111,6 +143,50 @@ def _combine(to, factors, rows, count, pitch, length, like):
         store_acc(to + last * acc, a, like)
 
 
+@inner
+def _combines(to, factors, rows, count, pitch, length, like):
+    """``_combine`` by four rows of ``count`` factors, side by side, to four rows of ``pitch``: eight vectors under way."""
+    vl, acc, more = lanes(like), accsize(like), pitch * accsize(like)
+    m, step = 0, lanes(like) * accsize(like)
+    while m + 2 * vl <= length:
+        a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
+        e, f, g, h = zeros(like), zeros(like), zeros(like), zeros(like)
+        for i in range(count):
+            at = rows + (i * pitch + m) * acc
+            one, other = load_acc(at, like), load_acc(at + step, like)
+            factor = fill(peek(factors, i, like), like)
+            a, e = multiply_add(factor, one, a), multiply_add(factor, other, e)
+            factor = fill(peek(factors, count + i, like), like)
+            b, f = multiply_add(factor, one, b), multiply_add(factor, other, f)
+            factor = fill(peek(factors, 2 * count + i, like), like)
+            c, g = multiply_add(factor, one, c), multiply_add(factor, other, g)
+            factor = fill(peek(factors, 3 * count + i, like), like)
+            d, h = multiply_add(factor, one, d), multiply_add(factor, other, h)
+        at = to + m * acc
+        store_acc(at, a, like)
+        store_acc(at + step, e, like)
+        store_acc(at + more, b, like)
+        store_acc(at + more + step, f, like)
+        store_acc(at + 2 * more, c, like)
+        store_acc(at + 2 * more + step, g, like)
+        store_acc(at + 3 * more, d, like)
+        store_acc(at + 3 * more + step, h, like)
+        m += 2 * vl
+    for last in range(m, length, vl):
+        a, b, c, d = zeros(like), zeros(like), zeros(like), zeros(like)
+        for i in range(count):
+            one = load_acc(rows + (i * pitch + last) * acc, like)
+            a = multiply_add(fill(peek(factors, i, like), like), one, a)
+            b = multiply_add(fill(peek(factors, count + i, like), like), one, b)
+            c = multiply_add(fill(peek(factors, 2 * count + i, like), like), one, c)
+            d = multiply_add(fill(peek(factors, 3 * count + i, like), like), one, d)
+        at = to + last * acc
+        store_acc(at, a, like)
+        store_acc(at + more, b, like)
+        store_acc(at + 2 * more, c, like)
+        store_acc(at + 3 * more, d, like)
+
+
 def forward(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
     """y; ``images`` are gathered together."""
     size, acc = planes.shape[1], accsize(like)
@@ -120,22 +196,28 @@ def forward(x, w, y, like, geo, terms, planes, work, images, channels, alpha, be
         planes[tid, :] = 0
         here = work + tid * size * acc
         row = here + images * geo.pitch * acc
-        found = row + geo.pitch * acc
-        lane = found + images * acc
+        found = row + 2 * geo.pitch * acc
+        lane = found + 2 * images * acc
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
             place, g = job // chunks // geo.G, job // chunks % geo.G
             p, q, n0 = place // geo.Q, place % geo.Q, job % chunks * images
             n1 = min(n0 + images, geo.N)
             _seen(here, x, n0, n1, g, p, q, geo, terms, like)
-            for k in range(g * geo.K, (g + 1) * geo.K):
-                _filter(row, w, k * geo.w_k + p * geo.w_h + q * geo.w_w, 0, geo.terms, geo, terms, like)
-                _dot(row, here, n1 - n0, found, lane, geo, like)
-                for n in range(n0, n1):
-                    at = n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w
-                    one = alpha * peek(found, n - n0, like)
-                    if beta != 0:
-                        one += beta * load1(y, at, like)
-                    store1(y, at, one, like)
+            for k in range(g * geo.K, (g + 1) * geo.K, 2):
+                both, at = min(2, (g + 1) * geo.K - k), p * geo.w_h + q * geo.w_w
+                for i in range(both):
+                    _filter(row + i * geo.pitch * acc, w, (k + i) * geo.w_k + at, 0, geo.terms, geo, terms, like)
+                if both == 2:
+                    _dots(row, here, n1 - n0, found, lane, geo, like)
+                else:
+                    _dot(row, here, n1 - n0, found, lane, geo, like)
+                for i in range(both):
+                    for n in range(n0, n1):
+                        at = n * geo.y_n + (k + i) * geo.y_k + p * geo.y_h + q * geo.y_w
+                        one = alpha * peek(found, i * (n1 - n0) + n - n0, like)
+                        if beta != 0:
+                            one += beta * load1(y, at, like)
+                        store1(y, at, one, like)
 
 
 def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
@@ -152,7 +234,7 @@ def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, bet
         buffer = planes[tid]
         here = work + tid * size * acc
         sums = images * channels * plane
-        rows = sums + pitch
+        rows = sums + 4 * pitch
         tops = rows + geo.K * pitch
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
             n0, g, c0 = job // chunks // geo.G * images, job // chunks % geo.G, job % chunks * channels
@@ -168,20 +250,42 @@ def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, bet
                         at = (g * geo.K + k) * geo.y_k + p * geo.y_h + q * geo.y_w
                         for n in range(n0, n1):
                             poke(here, tops + (n - n0) * geo.K + k, load1(y, n * geo.y_n + at, like), like)
-                    for n in range(n0, n1):
+                    n = n0
+                    while n < n1:
+                        many = 4 if n + 4 <= n1 else 1
                         factors = here + (tops + (n - n0) * geo.K) * acc
-                        _combine(here + sums * acc, factors, here + rows * acc, geo.K, pitch, m1 - m0, like)
+                        if many == 4:
+                            _combines(here + sums * acc, factors, here + rows * acc, geo.K, pitch, m1 - m0, like)
+                        else:
+                            _combine(here + sums * acc, factors, here + rows * acc, geo.K, pitch, m1 - m0, like)
                         first = ((n - n0) * channels - c0) * plane + p * geo.step_h * geo.W + q * geo.step_w
                         for m in range(m0, m1):
                             h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
                             if whole or (0 <= h < geo.H and 0 <= v < geo.W):
-                                buffer[first + terms[m, 4]] += buffer[sums + m - m0]
+                                to, at = first + terms[m, 4], sums + m - m0
+                                for _ in range(many):
+                                    buffer[to] += buffer[at]
+                                    to, at = to + channels * plane, at + pitch
+                        n += many
             for n in range(n0, n1):
                 for c in range(c0, c1):
                     for h in range(geo.H):
                         at = n * geo.x_n + (g * geo.C + c) * geo.x_c + h * geo.x_h
                         line = here + (((n - n0) * channels + c - c0) * geo.H + h) * geo.W * acc
                         write_run(line, x, at, geo.W, geo.x_w, alpha, beta, like)
+
+
+@inner
+def _put(row, w, at, geo, terms, alpha, beta, like):
+    """A filter's gradient, to the place of the filter that begins at ``at``."""
+    if geo.w_step == 1:
+        write_run(row, w, at + terms[0, 3], geo.terms, 1, alpha, beta, like)
+    else:
+        for m in range(geo.terms):
+            one = alpha * peek(row, m, like)
+            if beta != 0:
+                one += beta * load1(w, at + terms[m, 3], like)
+            store1(w, at + terms[m, 3], one, like)
 
 
 def filters(x, w, y, like, geo, terms, planes, work, images, channels, alpha, beta, threads):
@@ -192,21 +296,23 @@ def filters(x, w, y, like, geo, terms, planes, work, images, channels, alpha, be
         planes[tid, :] = 0
         here = work + tid * size * acc
         row = here + images * geo.pitch * acc
-        tops = row + geo.pitch * acc
+        tops = row + 4 * geo.pitch * acc
         for job in range(jobs * tid // threads, jobs * (tid + 1) // threads):
             place, g = job // geo.G, job % geo.G
             p, q = place // geo.Q, place % geo.Q
             _seen(here, x, 0, geo.N, g, p, q, geo, terms, like)
-            for k in range(g * geo.K, (g + 1) * geo.K):
-                for n in range(geo.N):
-                    poke(tops, n, load1(y, n * geo.y_n + k * geo.y_k + p * geo.y_h + q * geo.y_w, like), like)
-                _combine(row, tops, here, geo.N, geo.pitch, geo.pitch, like)
-                at = k * geo.w_k + p * geo.w_h + q * geo.w_w
-                if geo.w_step == 1:
-                    write_run(row, w, at + terms[0, 3], geo.terms, 1, alpha, beta, like)
+            k = g * geo.K
+            while k < (g + 1) * geo.K:
+                many = 4 if k + 4 <= (g + 1) * geo.K else 1
+                for i in range(many):
+                    at = (k + i) * geo.y_k + p * geo.y_h + q * geo.y_w
+                    for n in range(geo.N):
+                        poke(tops, i * geo.N + n, load1(y, n * geo.y_n + at, like), like)
+                if many == 4:
+                    _combines(row, tops, here, geo.N, geo.pitch, geo.pitch, like)
                 else:
-                    for m in range(geo.terms):
-                        one = alpha * peek(row, m, like)
-                        if beta != 0:
-                            one += beta * load1(w, at + terms[m, 3], like)
-                        store1(w, at + terms[m, 3], one, like)
+                    _combine(row, tops, here, geo.N, geo.pitch, geo.pitch, like)
+                for i in range(many):
+                    at = (k + i) * geo.w_k + p * geo.w_h + q * geo.w_w
+                    _put(row + i * geo.pitch * acc, w, at, geo, terms, alpha, beta, like)
+                k += many

@@ -62,11 +62,11 @@ def _allocator(spec: Spec, device: int) -> Callable[[], Any]:
     placeholder = MemoryPointer(context=context, pointer=pointer(0), size=nbytes)
     template = DeviceNDArray(spec.shape, byte_strides, dtype, gpu_data=placeholder).__dict__
 
-    current_stream, own = memory.current_stream, memory.DeviceMemory
+    current_stream, own, new = memory.current_stream, memory.maker(nbytes, device), object.__new__
 
     def make() -> Any:
-        owner = own(nbytes, device, current_stream(device))
-        array = object.__new__(DeviceNDArray)
+        owner = own(current_stream(device))
+        array = new(DeviceNDArray)
         array.__dict__.update(template)
         array.gpu_data = MemoryPointer(context, pointer(owner.address), nbytes, owner)
         return array

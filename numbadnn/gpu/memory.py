@@ -64,7 +64,12 @@ def on_stream(stream: int, device: int, home: int = 0) -> Iterator[None]:
 
 
 _KEPT_BYTES, _KEPT_BLOCKS = 1 << 20, 16
+#: lists stay once they are there: ``maker`` holds one
 _kept: dict[tuple[int, int, int], list[int]] = {}
+
+
+def _block_bytes(nbytes: int) -> int:
+    return 1 << max(nbytes - 1, 511).bit_length()
 
 
 class DeviceMemory:
@@ -88,7 +93,7 @@ class DeviceMemory:
         """A block that was given back, or 0; ``key`` says where this one is to be kept, if anywhere."""
         if nbytes > _KEPT_BYTES or self.stream not in lasting_streams:
             return 0
-        self.key = key = (self.device, self.stream, 1 << max(nbytes - 1, 511).bit_length())
+        self.key = key = (self.device, self.stream, _block_bytes(nbytes))
         kept = _kept.get(key)
         if kept:
             try:
@@ -119,6 +124,26 @@ class DeviceMemory:
 
     def __reduce__(self) -> Any:
         raise TypeError("device memory has one owner and cannot be copied or pickled: copy the array that lies in it")
+
+
+def maker(nbytes: int, device: int) -> Callable[[int], DeviceMemory]:
+    """``DeviceMemory`` of so many bytes as a function of the stream, at half the cost: where to look is known beforehand."""
+    key = (device, 0, _block_bytes(nbytes))
+    kept: list[int] = _kept.setdefault(key, []) if nbytes <= _KEPT_BYTES else []
+    new = object.__new__
+
+    def make(stream: int) -> DeviceMemory:
+        if stream or not kept:
+            return DeviceMemory(nbytes, device, stream)
+        try:
+            address = kept.pop()
+        except IndexError:  # another thread took it
+            return DeviceMemory(nbytes, device, stream)
+        block = new(DeviceMemory)
+        block.device, block.stream, block.elsewhere, block.key, block.address = device, 0, False, key, address
+        return block
+
+    return make
 
 
 def _settled(device: int) -> bool:

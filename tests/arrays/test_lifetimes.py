@@ -256,6 +256,32 @@ def test_device_memory_has_one_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copies == [(0xABC000, 0, 48, 0)] * 2
 
 
+def test_small_blocks_are_given_out_again_on_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``maker`` gives is what ``DeviceMemory`` gives: never a block that is in use, and kept when it goes."""
+    asked: list[tuple[int, int, int]] = []
+
+    def allocate(nbytes: int, device: int, stream: int) -> int:
+        asked.append((nbytes, device, stream))
+        return 4096 * len(asked)
+
+    monkeypatch.setattr(memory, "_allocate", allocate)
+    monkeypatch.setattr(memory, "_kept", {})
+    make = memory.maker(1000, 3)
+    first, second, plain = make(0), make(0), memory.DeviceMemory(1024, 3, 0)
+    assert [b.address for b in (first, second, plain)] == [4096, 8192, 12288] and asked == [(1024, 3, 0)] * 3
+    for block in (first, second):
+        assert [getattr(block, name) for name in ("device", "stream", "elsewhere", "key")] == [3, 0, False, plain.key]
+    del second, block
+    again = make(0)
+    assert (again.address, again.key, len(asked)) == (8192, plain.key, 3)
+    with monkeypatch.context() as patch:  # a stream that may go before the memory does: nothing is kept for it
+        patch.setattr(memory.DeviceMemory, "__del__", lambda self: None)
+        del first
+        assert make(5).address == 4 * 4096 and asked[-1] == (1000, 3, 5)
+        large = memory.maker(1 << 21, 3)
+        assert [large(0).address for _ in range(2)] == [5 * 4096, 6 * 4096] and asked[-1] == (1 << 21, 3, 0)
+
+
 def test_a_device_array_says_what_it_cannot_export() -> None:
     array = own_array()
     with pytest.raises(BufferError, match=r"expected DLPack device \(2, 0\), where the array is, got \(1, 0\)"):

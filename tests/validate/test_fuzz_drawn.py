@@ -50,3 +50,12 @@ def test_a_short_run_meets_every_family() -> None:
     first = [rounds.drawn(SEED, form * rounds.CHUNK + n) for form in range(len(draws.FAMILIES)) for n in range(12)]
     families = {FAMILY[problem.op] for problem in first if problem is not None}
     assert families == set(FAMILY.values()), set(FAMILY.values()) - families
+
+
+def test_every_problem_has_its_turn_and_processes_begin_with_a_form_each() -> None:
+    for count, abreast in ((7 * rounds.CHUNK + 30, 3), (10, 4), (2 * rounds.CHUNK, 1)):
+        todo = list(rounds.tasks("numba", 0, SEED, count, 0.0, abreast))
+        assert sorted(n for task in todo for n in range(task.first, task.last)) == list(range(count))
+        first = [rounds.form_of(task.first) for task in todo[:abreast]]
+        assert first == list(range(len(first))) and len(first) == min(abreast, len(todo))
+        assert all(task.first // rounds.VISIT == (task.last - 1) // rounds.VISIT for task in todo)

@@ -50,7 +50,7 @@ def main() -> int:
     if args.case:
         return once(args, device)
     start, many = time.time(), run.cores() if args.jobs is None else args.jobs
-    todo = rounds.tasks(args.backend, device, args.seed, args.count, start + args.seconds)
+    todo = rounds.tasks(args.backend, device, args.seed, args.count, start + args.seconds, many)
     with run.blas_threads(1):
         total = rounds.all_of(todo, many, lambda finding: print(finding, flush=True))
     seconds = time.time() - start

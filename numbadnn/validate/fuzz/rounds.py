@@ -1,9 +1,9 @@
 """Many random problems by several processes, and what was found: ``python -m numbadnn.validate.fuzz --backend numba``.
 
 Problem ``number`` of a seed is drawn from its form, which many others share, and from its own number. On a GPU a new form costs
-its kernels' compilation, ten seconds of a process; what one more problem of a form needs is nearly always compiled. So a
-process stays with a form for a whole chunk, and varies all that needs no other kernels: sizes, data, scales and, visit by visit,
-options and threads. Of 25 problems a form, numba's first thousand on an H200 need 500 kernels; of 200 a form, 130.
+its kernels' compilation, ten seconds of a process; what one more problem of a form needs is nearly always compiled. So a chunk
+of 200 problems has one form, and varies all that needs no other kernels: sizes, data, scales and, visit by visit, options and
+threads. Where a form had 25 problems, a thousand of them needed 440 to 500 kernels of numba's on an H200; now 110 to 140.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from numbadnn.validate.fuzz.draws import COMPOSED, FAMILIES, draw, problem_of
 from numbadnn.validate.fuzz.picks import Seeded
 from numbadnn.validate.fuzz.trials import FINDINGS, THREADS, Subject, Verdict, examine
 
-#: problems of a chunk, which are of one form and done by one process; of a visit, a part of it under one set of options; and
-#: different forms of a seed, which bound what is compiled
+#: problems of a chunk, which are of one form; of a visit, a part of it under one set of options, which one process does one after
+#: the other; and different forms of a seed, which bound what is compiled
 CHUNK, VISIT, FORMS = 200, 25, 200
 #: more multiplications than this take the NumPy reference too long; then the same form is drawn small
 MOST_WORK = 4_000_000
@@ -43,7 +43,7 @@ WORKSPACE = "64MiB"
 
 
 class Task(NamedTuple):
-    """Problems ``first`` to ``last`` of a seed, of one form; none is begun after ``deadline`` (of ``time.time``)."""
+    """Problems ``first`` to ``last`` of a seed, of one visit; none is begun after ``deadline`` (of ``time.time``)."""
 
     backend: str
     device: int
@@ -98,10 +98,16 @@ class Tally:
             self.refusals[op, verdict.impl, re.sub(r"\d+", "#", verdict.text)[:200]] += 1
 
 
-def tasks(backend: str, device: int, seed: int, count: int, deadline: float) -> Iterator[Task]:
-    """Chunk after chunk, as many problems as are asked for."""
-    for first in range(0, count, CHUNK):
-        yield Task(backend, device, seed, first, min(first + CHUNK, count), deadline)
+def tasks(backend: str, device: int, seed: int, count: int, deadline: float, abreast: int = 1) -> Iterator[Task]:
+    """Visit after visit, as many problems as are asked for; so many forms side by side.
+
+    As many processes begin with a form each, and find on disk what the others have compiled when they come to theirs.
+    """
+    together = CHUNK * max(1, abreast)
+    for start in range(0, count, together):
+        for visit in range(start, start + CHUNK, VISIT):
+            for first in range(visit, min(start + together, count), CHUNK):
+                yield Task(backend, device, seed, first, min(first + VISIT, count), deadline)
 
 
 def form_of(number: int) -> int:

@@ -180,9 +180,9 @@ class ConvGradInput(Function):
     """The image's gradient, or a transposed convolution."""
 
     @staticmethod
-    def forward(ctx: Any, g: Any, w: Any, bias: Any, how: Any) -> Any:
+    def forward(ctx: Any, g: Any, w: Any, bias: Any, how: Any, launch: Any = None) -> Any:
         keep(ctx, g, w, bias, how[1:])
-        return CONV_GRAD_INPUT((g, w, bias), how)
+        return CONV_GRAD_INPUT((g, w, bias), how, launch)
 
     @staticmethod
     def backward(ctx: Any, h: Any) -> Any:
@@ -191,7 +191,7 @@ class ConvGradInput(Function):
         gg = result_of(h, w, None, how) if needed[0] else None
         gw = weight_of(h, g, second, how) if needed[1] else None
         gb = _summed(h, places) if needed[2] else None
-        return gg, gw, gb, None
+        return gg, gw, gb, None, None
 
 
 @CONV_GRAD_WEIGHT.differentiated

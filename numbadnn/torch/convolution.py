@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from numbadnn.torch.arguments import check_batch, each, integer, lowered, remembered, tensor
-from numbadnn.torch.conv import CONV, input_of, result_of, result_sizes, spread
+from numbadnn.torch.conv import CONV, CONV_GRAD_INPUT, input_of, result_of, result_sizes, spread
 from numbadnn.torch.library import called, in_force, noted
 from numbadnn.torch.ready import seen
 
@@ -279,14 +279,20 @@ def _transposed(
     if isinstance(input, torch.Tensor):
         input, weight, bias = lowered(input, weight, bias)
     given = axes, stride, padding, output_padding, groups, dilation
+    asked, tensors = (given, backend, level), (input, weight) if bias is None else (input, weight, bias)
+    found = seen(_transposed_geometry, asked, tensors)
+    if found is not None:
+        return called(CONV_GRAD_INPUT, (input, weight, bias), found)
     sizes, how, beyond = remembered(_transposed_geometry, given, input, weight, bias)
+    how = *how, *in_force(backend, level)
     x = input if input.ndim > axes + 1 else input[None]
-    inside = bias if beyond is None else None
-    y = input_of(x, weight, inside, (x.shape[0], *sizes), (*how, *in_force(backend, level)))
+    y = input_of(x, weight, bias if beyond is None else None, (x.shape[0], *sizes), how)
     if beyond is not None:
         y = F.pad(y, beyond)
         y = y if bias is None else y + spread(bias, y.ndim)
-    return y if input.ndim > axes + 1 else y[0]
+    elif x is input:
+        noted(_transposed_geometry, asked, tensors, ((x.shape[0], *sizes), *how))
+    return y if x is input else y[0]
 
 
 def _transposed_geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, ...]:

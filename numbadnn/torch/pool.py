@@ -62,7 +62,8 @@ class Pool(Function):
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
         x, y = saved(ctx)
-        return compute(POOL_GRAD, (x, g if y is None else y, g), ctx.how), None, None
+        y = g.view(g.shape) if y is None else y  # a tensor of its own, as guards refuse the same one twice
+        return compute(POOL_GRAD, (x, y, g), ctx.how), None, None
 
 
 @POOL_GRAD.differentiated
@@ -174,6 +175,9 @@ def _average(
     if axes == 3 and isinstance(input, torch.Tensor):
         (input,) = raised(input, on="cpu")
     given = axes, kernel, stride, padding, ceil_mode, whole, divisor
+    found = seen(_average_geometry, (given, backend, level), (input,))
+    if found is not None:
+        return called(POOL, (input,), found)
     window, stride, pad, more, whole, divisor = remembered(_average_geometry, given, input)
     x = input if input.ndim > axes + 1 else input[None]
     how = in_force(backend, level)
@@ -184,7 +188,10 @@ def _average(
         y = compute(POOL, (x,), (window, stride, (0,) * axes, "sum", *how))
         y = (y * _one_over(sizes, window, stride, pad, whole, x, y) if divisor is None else y / divisor).to(dtype)
     else:
-        y = compute(POOL, (x,), (window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how))
+        how = window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how
+        y = compute(POOL, (x,), how)
+        if x is input:
+            noted(_average_geometry, (given, backend, level), (input,), how)
     return y if input.ndim > axes + 1 else y[0]
 
 

@@ -77,6 +77,8 @@ def keep(key: tuple[Any, ...], given: tuple[torch.Tensor, ...], entry: Callable[
         return
     sizes, strides = [list(t.shape) for t in given], [list(t.stride()) for t in given]
     alike = _guards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    if not alike(*given):  # the same tensor twice
+        return
     arrays = given[: len(plan.signatures)]
     mine = bool(arrays) and plan.signatures == tuple(map(torch_.signature, arrays))
     remember(thread.ready, key, (*known, (alike, entry(_launching(plan) if mine else None))), MOST_KEYS)

@@ -53,6 +53,11 @@ def averages(like: Any) -> tuple[Any, Any]:
 CASES: dict[str, Any] = {
     "conv": (lambda f: lambda x, w: f.conv2d(x, w, padding=1), [(2, 3, 5, 4), (4, 3, 3, 3)]),
     "conv, bias": (lambda f: lambda x, w, b: f.conv1d(x, w, b, stride=2), [(2, 3, 8), (4, 3, 3), (4,)]),
+    "transposed": (
+        lambda f: lambda x, w, b: f.conv_transpose2d(x, w, b, stride=2),
+        [(2, 3, 4, 5), (3, 4, 2, 2), (4,)],
+    ),
+    "average": (lambda f: lambda x: f.avg_pool2d(x, 3, 2, 1, count_include_pad=False), [(2, 3, 5, 6)]),
     "pool": (lambda f: lambda x: f.max_pool2d(x, 2), [(2, 3, 4, 6)]),
     "norm": (
         lambda f: lambda x, w, b: f.batch_norm(x, *averages(w), w, b, training=True),

@@ -123,7 +123,7 @@ def convolved(
     if input.ndim == axes + 1:
         return result_of(input[None], weight, bias, how)[0]
     y = result_of(input, weight, bias, how)
-    noted(geometry, asked, tensors, how)
+    noted(CONV, geometry, asked, tensors, how)
     return y
 
 
@@ -291,7 +291,7 @@ def _transposed(
         y = F.pad(y, beyond)
         y = y if bias is None else y + spread(bias, y.ndim)
     elif x is input:
-        noted(_transposed_geometry, asked, tensors, ((x.shape[0], *sizes), *how))
+        noted(CONV_GRAD_INPUT, _transposed_geometry, asked, tensors, ((x.shape[0], *sizes), *how))
     return y if x is input else y[0]
 
 

@@ -19,7 +19,7 @@ from numbadnn import config
 from numbadnn.arrays import torch_
 from numbadnn.call.launch import thread
 from numbadnn.torch.arguments import plain
-from numbadnn.torch.ready import Launch, Seen, keep, note
+from numbadnn.torch.ready import Launch, Seen, keep, last_launch, note
 
 _using = config._using.get
 #: what the dispatcher calls -> the operator
@@ -59,7 +59,7 @@ class Operator:
                 return self.op(*tensors, *how)
         if not self.remembers or torch_._modes() or forward_ad._current_level >= 0:
             return (self.kernel if _alone(tensors) else self.op)(*tensors, *how)
-        key = self, how, len(given), given[0].shape, _using() or config.of_process()
+        key = self._key(given, how)
         for alike, known in thread.ready.get(key, ()):
             if alike(*given):
                 if known is not None and (result := known(given)) is not None:
@@ -68,8 +68,15 @@ class Operator:
         if not _alone(tensors):
             return self.op(*tensors, *how)
         result = self.kernel(*tensors, *how)
-        keep(key, given, lambda launch: launch)
+        keep(key, given, lambda: last_launch(given))
         return result
+
+    def _key(self, given: tuple[torch.Tensor, ...], how: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self, how, len(given), given[0].shape, _using() or config.of_process()
+
+    def launch_of(self, given: tuple[torch.Tensor, ...], how: tuple[Any, ...]) -> Launch | None:
+        """That of the call on tensors like these, none of which is None; None where there is none."""
+        return next((known for alike, known in thread.ready.get(self._key(given, how), ()) if alike(*given)), None)
 
     def differentiated(self, function: Any) -> Any:
         """Declare the ``Function`` of the tensors and of all other arguments as one tuple, which costs less.
@@ -201,10 +208,10 @@ def called(operator: Operator, tensors: tuple[Any, ...], found: Seen) -> Any:
     return operator.tracked(*tensors, how, launch) if recorded else operator(tensors, how, launch)
 
 
-def noted(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...], how: tuple[Any, ...]) -> None:
-    """``note`` a call just made, where nothing of PyTorch's looked on."""
+def noted(operator: Operator, who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...], how: tuple[Any, ...]) -> None:
+    """``note`` a call just made of the operator on these tensors, where nothing of PyTorch's looked on."""
     if not _followed() and _alone(tensors) and plain(given) is given:
-        note(who, given, tensors, how)
+        note(who, given, tensors, how, operator.launch_of(tensors, how))
 
 
 def saved(ctx: Any) -> list[Any]:

@@ -151,7 +151,7 @@ def _max(
     how = window, stride, pad, "max", *in_force(backend, level)
     y = compute(POOL, (x,), how)
     if x is input:
-        noted(_max_geometry, (given, backend, level), (input,), how)
+        noted(POOL, _max_geometry, (given, backend, level), (input,), how)
     return y if input.ndim > axes + 1 else y[0]
 
 
@@ -191,7 +191,7 @@ def _average(
         how = window, stride, pad, "average_inc_pad" if whole else "average_exc_pad", *how
         y = compute(POOL, (x,), how)
         if x is input:
-            noted(_average_geometry, (given, backend, level), (input,), how)
+            noted(POOL, _average_geometry, (given, backend, level), (input,), how)
     return y if input.ndim > axes + 1 else y[0]
 
 

@@ -52,14 +52,16 @@ def seen(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Seen | N
     return None
 
 
-def note(who: Any, given: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], how: tuple[Any, ...]) -> None:
+def note(
+    who: Any, given: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], how: tuple[Any, ...], launch: Launch | None
+) -> None:
     """Remember a call just made that nothing of PyTorch's looked on, of the operator on these very tensors."""
     try:
         key = _key(who, given, tensors)
     except (ValueError, TypeError):
         return
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    keep(key, tensors, lambda launch: Seen(how, launch, recorded))
+    keep(key, tensors, lambda: Seen(how, launch, recorded))
 
 
 def _key(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -68,10 +70,10 @@ def _key(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> tuple[An
     return who, marshal.dumps(given, 2), len(tensors), tensors[0].shape, torch.is_grad_enabled(), options
 
 
-def keep(key: tuple[Any, ...], given: tuple[torch.Tensor, ...], entry: Callable[[Launch | None], Any]) -> None:
-    """``entry`` of the launch of the last call, which is None unless that was one of a plan on the first of these tensors."""
-    known, plan = thread.ready.get(key, ()), thread.last[0]
-    if _guards is None or plan is None or len(known) >= MOST or any(t.data_ptr() & 15 for t in given):
+def keep(key: tuple[Any, ...], given: tuple[torch.Tensor, ...], entry: Callable[[], Any]) -> None:
+    """``entry()`` for tensors like these."""
+    known = thread.ready.get(key, ())
+    if _guards is None or len(known) >= MOST or any(t.data_ptr() & 15 for t in given):
         return
     if any(alike(*given) for alike, _ in known):
         return
@@ -79,9 +81,19 @@ def keep(key: tuple[Any, ...], given: tuple[torch.Tensor, ...], entry: Callable[
     alike = _guards(*given, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     if not alike(*given):  # the same tensor twice
         return
-    arrays = given[: len(plan.signatures)]
-    mine = bool(arrays) and plan.signatures == tuple(map(torch_.signature, arrays))
-    remember(thread.ready, key, (*known, (alike, entry(_launching(plan) if mine else None))), MOST_KEYS)
+    remember(thread.ready, key, (*known, (alike, entry())), MOST_KEYS)
+
+
+def last_launch(given: tuple[torch.Tensor, ...]) -> Launch | None:
+    """The launch of the last call; None unless that was one of a plan on the first of these tensors.
+
+    To be asked for as soon as the call returns: whatever else looks on (a hook of saved tensors) may call numbadnn itself.
+    """
+    plan = thread.last[0]
+    if plan is None or not plan.signatures:
+        return None
+    mine = plan.signatures == tuple(map(torch_.signature, given[: len(plan.signatures)]))
+    return _launching(plan) if mine else None
 
 
 def _launching(plan: Plan) -> Launch:

@@ -27,8 +27,21 @@ MOST = 8
 #: a plan is known to a function and to an operator
 MOST_KEYS = 2 * MAX_PLANS
 
-_guards: Any = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
 _using = config._using.get
+
+
+def _usable() -> Any:
+    """PyTorch's guards, which are no public interface; None where they are not as they were."""
+    guards: Any = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
+    one, two = torch.empty(1, device="cpu"), torch.empty(2, device="cpu")
+    try:
+        alike = guards(one, dynamic_dims_sizes=[[1]], dynamic_dims_strides=[[1]]).check
+        return guards if alike(one) and not alike(two) else None
+    except Exception:  # whatever another version raises
+        return None
+
+
+_guards: Any = _usable()
 
 
 class Seen(NamedTuple):

@@ -1,7 +1,7 @@
 """numbadnn.torch beside PyTorch: the host's cost of a call, a locally connected layer, ResNet-18, batch invariance and its price.
 
-``python bench/bench_torch.py [--quick] [--tune] [--parts overhead local resnet bits invariance]``. All is measured in one run,
-ours and PyTorch's in turn. ResNet-18 (``torch_training.py``) and batch invariance need a GPU; the latter's layers are those of
+``python bench/bench_torch.py [--quick] [--tune] [--one-core] [--parts overhead local resnet bits invariance]``. All is measured in
+one run, ours and PyTorch's in turn; ``--one-core``: on the CPU both on one thread, in processor time, which other programs disturb little. ResNet-18 (``torch_training.py``) and batch invariance need a GPU; the latter's layers are those of
 ``torch_layers.py``. float32 is IEEE's on both sides unless a row says TF32. "host": until the calls return, without waiting for
 the GPU; "captured": as a CUDA graph, launched and waited for, where the host has little to do; "GPU alone": of ten steps in one
 graph. "nothing": a layer that computes nothing (``torch_nothing.py``), which none that is written in Python can undercut.
@@ -40,6 +40,9 @@ from numbadnn.registry import FAMILY, implementations
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+ONE = "--one-core" in sys.argv
+#: of the thread that computes all, or of whoever waits
+clock = time.thread_time if ONE else time.perf_counter
 TUNED = "--tune" in sys.argv
 PARTS = ("overhead", "local", "resnet", "invariance", "bits")
 synchronise: Callable[[], Any] = torch.cuda.synchronize if GPU else lambda: None
@@ -70,11 +73,11 @@ def in_turn(
         for name, call in calls.items():
             with blocks[name]():
                 synchronise()
-                start = time.perf_counter()
+                start = clock()
                 call()
-                returned = time.perf_counter()
+                returned = clock()
                 synchronise()
-                times[name].append(((time.perf_counter() - start) * 1e3, (returned - start) * 1e3))
+                times[name].append(((clock() - start) * 1e3, (returned - start) * 1e3))
     return {name: Times(*map(statistics.median, zip(*each, strict=True))) for name, each in times.items()}
 
 
@@ -364,6 +367,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--one-core", action="store_true")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS[:4] if GPU else PARTS[:2])
     parser.add_argument("--peak", nargs=2, metavar=("CASE", "WHO"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -371,12 +375,16 @@ def main() -> None:
         print_peak(*arguments.peak)
         return
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    if ONE:
+        torch.set_num_threads(1)
+        numbadnn.set_options(threads=1)
     for part in arguments.parts:
         rows = globals()[part](arguments.quick)
         columns = list(dict.fromkeys(name for row in rows for name in row))
         print(table(rows, columns), flush=True)
         if not arguments.quick:
-            print("saved", save("torch", rows, of="case", threads=torch.get_num_threads()), flush=True)
+            section = "torch_one_core" if ONE else "torch"
+            print("saved", save(section, rows, of="case", threads=torch.get_num_threads()), flush=True)
 
 
 if __name__ == "__main__":

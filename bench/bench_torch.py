@@ -1,7 +1,8 @@
 """numbadnn.torch beside PyTorch: the host's cost of a call, a locally connected layer, ResNet-18, batch invariance and its price.
 
-``python bench/bench_torch.py [--quick] [--tune] [--one-core] [--parts overhead local resnet bits invariance]``. All is measured in
-one run, ours and PyTorch's in turn; ``--one-core``: on the CPU both on one thread, in processor time, which other programs disturb little. ResNet-18 (``torch_training.py``) and batch invariance need a GPU; the latter's layers are those of
+``python bench/bench_torch.py [--quick] [--tune] [--one-core] [--parts overhead local resnet bits invariance]``. All is measured
+in one run, ours and PyTorch's in turn; ``--one-core``: on the CPU both on one thread, the least processor time, which other
+programs disturb little. ResNet-18 (``torch_training.py``) and batch invariance need a GPU; the latter's layers are those of
 ``torch_layers.py``. float32 is IEEE's on both sides unless a row says TF32. "host": until the calls return, without waiting for
 the GPU; "captured": as a CUDA graph, launched and waited for, where the host has little to do; "GPU alone": of ten steps in one
 graph. "nothing": a layer that computes nothing (``torch_nothing.py``), which none that is written in Python can undercut.
@@ -78,7 +79,8 @@ def in_turn(
                 returned = clock()
                 synchronise()
                 times[name].append(((clock() - start) * 1e3, (returned - start) * 1e3))
-    return {name: Times(*map(statistics.median, zip(*each, strict=True))) for name, each in times.items()}
+    typical = min if ONE else statistics.median
+    return {name: Times(*map(typical, zip(*each, strict=True))) for name, each in times.items()}
 
 
 def side_by_side(calls: dict[str, Callable[[], Any]], seconds: float, theirs: str) -> dict[str, float]:

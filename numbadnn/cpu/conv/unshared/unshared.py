@@ -31,9 +31,19 @@ def _seen(here, x, n0, n1, g, p, q, geo, terms, like):
     """What the filters of group g see at (p, q) of images n0..n1: rows of ``pitch`` from ``here``; 0 on padding."""
     top, left = p * geo.step_h, q * geo.step_w
     whole = _within(top, geo.H, terms, 1) and _within(left, geo.W, terms, 2)
-    first = g * geo.C * geo.x_c + top * geo.x_h + left * geo.x_w
-    for n in range(n0, n1):  # one after the other: the same pixel of all images lies in the same lines of a cache
-        row, at = here + (n - n0) * geo.pitch * accsize(like), n * geo.x_n + first
+    first, step = g * geo.C * geo.x_c + top * geo.x_h + left * geo.x_w, geo.pitch * accsize(like)
+    n = n0
+    while whole and n + 4 <= n1:  # four images for each look at a term
+        row, at = here + (n - n0) * step, first + n * geo.x_n
+        for m in range(geo.terms):
+            pixel = at + terms[m, 5]
+            poke(row, m, load1(x, pixel, like), like)
+            poke(row + step, m, load1(x, pixel + geo.x_n, like), like)
+            poke(row + 2 * step, m, load1(x, pixel + 2 * geo.x_n, like), like)
+            poke(row + 3 * step, m, load1(x, pixel + 3 * geo.x_n, like), like)
+        n += 4
+    for rest in range(n, n1):
+        row, at = here + (rest - n0) * step, rest * geo.x_n + first
         for m in range(geo.terms):
             inside = whole or (0 <= top + terms[m, 1] < geo.H and 0 <= left + terms[m, 2] < geo.W)
             poke(row, m, load1(x, at + terms[m, 5], like) if inside else 0.0, like)
@@ -262,10 +272,12 @@ def inputs(x, w, y, like, geo, terms, planes, work, images, channels, alpha, bet
                         for m in range(m0, m1):
                             h, v = p * geo.step_h + terms[m, 1], q * geo.step_w + terms[m, 2]
                             if whole or (0 <= h < geo.H and 0 <= v < geo.W):
-                                to, at = first + terms[m, 4], sums + m - m0
-                                for _ in range(many):
-                                    buffer[to] += buffer[at]
-                                    to, at = to + channels * plane, at + pitch
+                                to, at, image = first + terms[m, 4], sums + m - m0, channels * plane
+                                buffer[to] += buffer[at]
+                                if many == 4:
+                                    buffer[to + image] += buffer[at + pitch]
+                                    buffer[to + 2 * image] += buffer[at + 2 * pitch]
+                                    buffer[to + 3 * image] += buffer[at + 3 * pitch]
                         n += many
             for n in range(n0, n1):
                 for c in range(c0, c1):

@@ -170,17 +170,17 @@ def _set_aside(path: Path, form: str, private: bool) -> None:
 
 
 @contextlib.contextmanager
-def _flock(path: Path, flags: int, patience: float | None) -> Iterator[bool]:
+def _flock(path: Path, flags: int, patience: float | None) -> Iterator[None]:
     """Hold a lock that other processes and threads wait for; nothing where the system has none, or refuses it.
 
-    Yields whether another held it. After ``patience`` seconds this one goes on without; None waits for ever.
+    After ``patience`` seconds this one goes on without; None waits for ever.
     """
     try:
         import fcntl
 
         file = os.open(path, flags, 0o600)
     except (ImportError, OSError):
-        yield False
+        yield
         return
     try:
         status = os.fstat(file)
@@ -188,12 +188,12 @@ def _flock(path: Path, flags: int, patience: float | None) -> Iterator[bool]:
         if mine in _held.values():
             raise InUse(errno.EDEADLK, "this thread holds the lock already", str(path))
         _held[file] = mine
-        if waited := not _free(file, fcntl):
+        if not _free(file, fcntl):
             if patience is None:
                 fcntl.flock(file, fcntl.LOCK_EX)
             else:
                 _wait(lambda: _free(file, fcntl), patience)
-        yield waited
+        yield
     finally:
         _held.pop(file, None)
         os.close(file)
@@ -229,19 +229,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def lock_folder(path: Path) -> contextlib.AbstractContextManager[bool]:
+def lock_folder(path: Path) -> contextlib.AbstractContextManager[None]:
     """One writer of this user's at a time in a folder; a lock in the folder itself others might hold for ever."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
     return lock_file(locks_folder() / f"folder-{name}.lock")
 
 
-def lock_file(path: Path, patience: float | None = None) -> contextlib.AbstractContextManager[bool]:
+def lock_file(path: Path, patience: float | None = None) -> contextlib.AbstractContextManager[None]:
     """Hold a lock of this user's; nothing where its folder is not this user's alone, or cannot be made.
 
-    Gives whether another held it first. One that is held for longer than ``patience`` seconds is done without.
+    One that is held for longer than ``patience`` seconds is done without.
     """
     if not usable(path.parent, create=True):
-        return contextlib.nullcontext(False)
+        return contextlib.nullcontext()
     return _flock(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), patience)
 
 

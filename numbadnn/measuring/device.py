@@ -45,7 +45,7 @@ class Device:
         self._host: list[int] = []
         self._events: list[tuple[Any, Any]] = []
 
-    def alone(self) -> contextlib.AbstractContextManager[Any]:
+    def alone(self) -> contextlib.AbstractContextManager[None]:
         """While kernels run: no other process measures or runs any then; copies from and to the host do go on."""
         return stored.lock_file(machine.lock_name(self.number))
 

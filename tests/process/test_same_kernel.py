@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from folders import ROOT
@@ -79,3 +80,19 @@ def test_a_process_that_never_ends_its_turn_is_not_waited_for_for_ever(
         begin = time.monotonic()
         assert kernel.binary((9, 0, "a")).image == b"code"
         assert 0.2 <= time.monotonic() - begin < 10
+
+
+def test_a_kernel_made_after_it_was_looked_for_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, other = launch.Kernel("a 1", "ptr", lambda: print, 32), cache.Binary(b"code", "a_1", "another")
+    monkeypatch.setattr(launch, "_folder", tmp_path)
+    tmp_path.chmod(0o700)
+    take = cache.turn
+
+    def late(folder: Path, keys: list[str]) -> Any:  # another process ends its turn just before this one takes its own
+        cache.write(folder, keys[0], other)
+        return take(folder, keys)
+
+    monkeypatch.setattr(cache, "turn", late)
+    assert kernel.binary((9, 0, "a")) == other

@@ -57,17 +57,17 @@ def write(folder: Path, key: str, binary: Binary, **facts: str) -> str:
 
 
 @contextlib.contextmanager
-def turn(folder: Path, keys: Iterable[str]) -> Iterator[bool]:
-    """Hold the turn to compile these kernels; True where another process had it, and what is on disk is to be looked at again.
+def turn(folder: Path, keys: Iterable[str]) -> Iterator[None]:
+    """Hold the turn to compile these kernels, before which another process may have had it: what is on disk is looked at within.
 
     The processes of one program come to the same kernel at the same moment. One of them compiles it, for the others too.
     """
-    paths, waited = [folder / f"{key}.lock" for key in sorted(keys) if key], False
+    paths = [folder / f"{key}.lock" for key in sorted(keys) if key]
     with contextlib.ExitStack() as held:
         for path in paths:  # in one order, or two processes might wait for each other
-            waited |= held.enter_context(files.lock_file(path, PATIENCE))
+            held.enter_context(files.lock_file(path, PATIENCE))
         try:
-            yield waited
+            yield
         finally:  # who waits has the file open, and finds the kernel on disk; so does whoever makes the file anew
             for path in paths:
                 with contextlib.suppress(OSError):

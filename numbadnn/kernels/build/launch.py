@@ -156,8 +156,8 @@ class Kernel:
         if (stored := self._stored(arch)) is not None:
             return stored
         folder, key = self._file(arch)
-        with _cache.turn(folder, [key]) as waited:
-            if waited and (stored := self._stored(arch)) is not None:
+        with _cache.turn(folder, [key]):
+            if (stored := self._stored(arch)) is not None:
                 return stored
             with compiling(self.name, "GPU"):
                 return self._assembled(arch, self._lowered(arch))
@@ -251,16 +251,16 @@ def load_together(device: int, *kernels: Kernel) -> None:
         fresh = [kernel for kernel, binary in binaries.items() if binary is None]
         if fresh:
             files = [kernel._file(arch) for kernel in fresh]
-            with _cache.turn(files[0][0], [key for _, key in files]) as waited:
-                binaries |= _compiled_together(arch, fresh, waited)
+            with _cache.turn(files[0][0], [key for _, key in files]):
+                binaries |= _compiled_together(arch, fresh)
         for kernel, binary in binaries.items():
             if binary is not None:
                 _loaded[kernel, arch] = _load(binary)
 
 
-def _compiled_together(arch: tuple[int, int, str], kernels: list[Kernel], look: bool) -> dict[Kernel, _cache.Binary]:
-    """Binaries of kernels that were not on disk; ``look``: meanwhile some of them may be."""
-    stored = [kernel._stored(arch) if look else None for kernel in kernels]
+def _compiled_together(arch: tuple[int, int, str], kernels: list[Kernel]) -> dict[Kernel, _cache.Binary]:
+    """Binaries of kernels that were not on disk; meanwhile some of them may be."""
+    stored = [kernel._stored(arch) for kernel in kernels]
     binaries = {kernel: binary for kernel, binary in zip(kernels, stored, strict=True) if binary is not None}
     fresh = [kernel for kernel in kernels if kernel not in binaries]
     if fresh:

@@ -98,4 +98,23 @@ def test_values_of_what_no_bound_is_known_of(case: Any, tmp_path: Path) -> None:
     assert walked(*case, tmp_path) <= {"not judged"}
 
 
+def test_large_averages_of_16_bits_are_carried_on(tmp_path: Path) -> None:
+    """Their sums are infinite."""
+    m, x = Maker(19), np.full((1, 1, 7, 8), 10000, np.float16)
+    y = m.node(
+        "AveragePool",
+        m.input("x", x.shape, onnx.TensorProto.FLOAT16),
+        kernel_shape=[3, 3],
+        pads=[1, 1, 1, 1],
+        strides=[2, 2],
+    )
+    judge = Judge(str(tmp_path), "m", "cpu", False)
+    value = Walk(judge).run(files.Reader(m.model(y), "m").graph(), {"x": x})[y]
+    assert (
+        (value.carried == 10000).all()
+        and np.allclose(value.exact, 10000)
+        and [row.status for row in judge.rows] == ["ok"]
+    )
+
+
 assert onnx

@@ -9,7 +9,8 @@ import numpy as np
 
 import numbadnn
 from numbadnn import dispatch
-from numbadnn.measuring.compare import UNIT, Bound
+from numbadnn.arrays.numpy_ import numpy_dtype
+from numbadnn.measuring.compare import SUBNORMAL, UNIT, Bound
 from numbadnn.registry import SEQUENCE
 from numbadnn.validate.oracle import Trial, expected
 
@@ -63,7 +64,8 @@ def bounds(posed: Posed, trial: Trial) -> tuple[Bound, ...]:
     e, unit = errors[0], UNIT["float64" if given[0].dtype == "float64" else "float32"]
     for number, more in ((0, posed.factor), (1, posed.bias)):
         if more is not None:  # what was there is rounded, to the output's type where the operations are apart
-            e = e + max(unit, UNIT[given[0].dtype]) * (np.abs(first) + e)
+            e = e + max(unit, UNIT[given[0].dtype]) * (np.abs(first) + e) + SUBNORMAL[given[0].dtype] / 2
             factor = more.astype(np.float64)
-            first, e = (first + factor, e) if number else (first * factor, e * np.abs(factor))
+            off = np.abs(factor.astype(numpy_dtype(given[0].dtype)).astype(np.float64) - factor) * (np.abs(first) + e)
+            first, e = (first + factor, e) if number else (first * factor, e * np.abs(factor) + off)
     return tuple(Bound(error, b.dtype) for error, b in zip((e, *errors[1:]), given, strict=False))

@@ -58,14 +58,18 @@ def max_pool(node: Node, given: Given) -> Posed:
 
 
 def average_pool(node: Node, given: Given) -> Posed:
-    """Sums over the image with zeros around it, times one over what each window counts, where numbadnn's averages differ."""
+    """Averages of whole windows of the image with zeros around it, times what makes them averages of what each window counts.
+
+    Of 16 bits a sum may be infinite where no average is.
+    """
     x = given[0]
     axes = spatial(x)
     window, strides, dilations, pads = _geometry(node, x)
     if set(dilations) != {1}:
         raise Unposed("dilated windows")
     counts = _windows(_padded(*_counted(node, x, pads), 0), window, strides, (1,) * axes).sum(-1)[0, 0]
-    return _pool(_padded(x, pads, 0), window, strides, "sum", 1 / counts)
+    share = math.prod(window) / counts
+    return _pool(_padded(x, pads, 0), window, strides, "average_inc_pad", None if (share == 1).all() else share)
 
 
 def average_pool_plainly(node: Node, given: Given) -> Outputs:

@@ -28,6 +28,8 @@ from numbadnn.cpu.pool.loops import geometry, steps
 
 #: rows of the image whose maxima are found before they are held against one another, where they are not kept for the next windows
 ROWS = 4
+#: so many windows of a row over one column are told apart without a list
+NEAR = 5
 
 
 @njit(nogil=True, inline="always")
@@ -112,6 +114,28 @@ def total_of(terms, count, offset, half, largest, place, like):
     total = zeros(like)
     for t in range(count):
         total = add(total, share_of(word(terms, t) + offset, half, largest, place, like))
+    return total
+
+
+@njit(nogil=True, inline="always")
+def near_total_of(rows, count, offset, last, step, half, largest, place, like):
+    """The sum of what ``last`` + 1 neighbours, NEAR at most, in each of ``count`` rows of windows give, from ``offset`` on.
+
+    Without a loop over neighbours: LLVM would unroll that, and make ready for it at more than such sums cost.
+    """
+    total = zeros(like)
+    for j in range(count):
+        at = word(rows, j) + offset
+        if last >= 0:
+            total = add(total, share_of(at, half, largest, place, like))
+        if last >= 1:
+            total = add(total, share_of(at + step, half, largest, place, like))
+        if last >= 2:
+            total = add(total, share_of(at + 2 * step, half, largest, place, like))
+        if last >= 3:
+            total = add(total, share_of(at + 3 * step, half, largest, place, like))
+        if last >= 4:
+            total = add(total, share_of(at + 4 * step, half, largest, place, like))
     return total
 
 

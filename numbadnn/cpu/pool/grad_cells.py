@@ -8,7 +8,7 @@ from numbadnn.cpu.lang.elements import accsize, itemsize, peek
 from numbadnn.cpu.lang.past import put, settle
 from numbadnn.cpu.lang.typed import cut, inner
 from numbadnn.cpu.lang.vector import CHAIN, add, fill, four_of, has_nan, lanes, load, load_acc, store_acc, zeros
-from numbadnn.cpu.pool.grad import long_total_of, share_of, thread_of
+from numbadnn.cpu.pool.grad import NEAR, long_total_of, near_total_of, thread_of
 from numbadnn.cpu.pool.lines import (
     divide,
     fetch,
@@ -110,25 +110,21 @@ def _cells_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, line
 
 
 @njit(nogil=True, inline="always")
-def _given(row, first, end, terms, windows, half, mask, largest, place, past, like):
+def _given(row, first, end, rows, windows, half, mask, largest, place, past, like):
     """At address ``row``, the sums of shares for the channels ``first`` to ``end``, a vector at a time.
 
-    ``windows``: how many rows of windows ``terms`` lists, which windows of each, and the bytes from one to the next.
+    ``windows``: how many rows of windows ``rows`` lists, the bytes to the first window of each, how many
+    follow that, and the bytes from one to the next.
     """
-    count, q0, q1, step = windows
+    count, offset, last, step = windows
     for i in range(first, end, lanes(like)):
-        total = zeros(like)
-        for j in range(count):
-            at = word(terms, j) + q0 * step + i * accsize(like)
-            for _ in range(q1 - q0):
-                total = add(total, share_of(at, half, largest, place, like))
-                at += step
+        total = near_total_of(rows, count, offset + i * accsize(like), last, step, half, largest, place, like)
         put(row, i, mask, total, past, like)
 
 
 @njit(nogil=True, inline="always")
 def _given_by_many(row, first, end, terms, count, half, mask, largest, place, past, like):
-    """The same of more terms than a chain has; ``terms`` lists each."""
+    """The same of any terms; ``terms`` lists each."""
     for i in range(first, end, lanes(like)):
         put(row, i, mask, long_total_of(terms, count, i * accsize(like), half, largest, place, like), past, like)
 
@@ -146,7 +142,7 @@ def _cells_of_elements(row, step, kind, geo, lay, place, rows, count, lines, m, 
         while q0 < q1 and q0 * geo.sw - geo.pw + geo.kw <= w:
             q0 += 1
         found = count * (q1 - q0)
-        if found > CHAIN:
+        if q1 - q0 > NEAR or found > CHAIN:
             for j in range(count):
                 for q in range(q0, q1):
                     set_word(terms, j * (q1 - q0) + q - q0, word(rows, j) + q * size)
@@ -154,7 +150,7 @@ def _cells_of_elements(row, step, kind, geo, lay, place, rows, count, lines, m, 
             _given_by_many(row, fours, whole, terms, found, half, -1, kind == 0, place + w, past, like)
             _given_by_many(row, whole, m, terms, found, half, rest, kind == 0, place + w, False, like)
         else:
-            windows = (count, q0, q1, size)
+            windows = (count, q0 * size, q1 - q0 - 1, size)
             _given(row, 0, fours, rows, windows, half, -1, kind == 0, place + w, past, four)
             _given(row, fours, whole, rows, windows, half, -1, kind == 0, place + w, past, like)
             _given(row, whole, m, rows, windows, half, rest, kind == 0, place + w, False, like)

@@ -11,8 +11,8 @@ from numba import njit, prange
 
 from numbadnn.cpu.lang.elements import accsize, itemsize
 from numbadnn.cpu.lang.typed import inner
-from numbadnn.cpu.lang.vector import CHAIN, add, lanes, load_acc, store, store_acc, zeros
-from numbadnn.cpu.pool.grad import long_total_of, place_of, share_of, thread_of
+from numbadnn.cpu.lang.vector import CHAIN, lanes, load_acc, store, store_acc
+from numbadnn.cpu.pool.grad import NEAR, long_total_of, near_total_of, place_of, thread_of
 from numbadnn.cpu.pool.lines import (
     divide_line,
     fetch,
@@ -27,9 +27,6 @@ from numbadnn.cpu.pool.lines import (
     word,
 )
 from numbadnn.cpu.pool.loops import extent, rows_counted
-
-#: so many windows of a row over one column are told apart without a list
-NEAR = 3
 
 
 @inner
@@ -95,21 +92,6 @@ def _row_of_windows(x, dy, kind, geo, xs, ys, lay, o, p, first, at, rows, lines,
                     count, start = 0, False
 
 
-@njit(nogil=True, inline="always")
-def _given(rows, count, offset, last, half, largest, place, like):
-    """The sum of what ``last`` + 1 neighbours, NEAR at most, in each of ``count`` rows of windows give, from ``offset`` on."""
-    total, size = zeros(like), accsize(like)
-    for j in range(count):
-        at = word(rows, j) + offset
-        if last >= 0:
-            total = add(total, share_of(at, half, largest, place, like))
-        if last >= 1:
-            total = add(total, share_of(at + size, half, largest, place, like))
-        if last >= 2:
-            total = add(total, share_of(at + 2 * size, half, largest, place, like))
-    return total
-
-
 @inner
 def _phase(line, phase, rows, count, half, largest, lefts, place, like):
     """line[...] = the gradient of every so many columns, of which the words at ``phase`` tell; how many."""
@@ -118,7 +100,9 @@ def _phase(line, phase, rows, count, half, largest, lefts, place, like):
     if last < NEAR and found <= CHAIN:
         for i in range(0, n, L):
             at = raised(load_acc(lefts + i * size, like), place)
-            store_acc(line + i * size, _given(rows, count, start + i * size, last, half, largest, at, like), like)
+            store_acc(
+                line + i * size, near_total_of(rows, count, start + i * size, last, size, half, largest, at, like), like
+            )
         return n
     for j in range(count):
         for t in range(last + 1):
@@ -138,8 +122,8 @@ def _pairs(row, n, rows, count, phases, half, largest, lefts, place, like):
     for i in range(0, n // 2, L):
         first = min(i, n // 2 - L)
         at = raised(load_acc(lefts + first * size, like), place)
-        a = _given(rows, count, evens + first * size, last, half, largest, at, like)
-        b = _given(rows, count, odds + first * size, more, half, largest, raised(at, 1), like)
+        a = near_total_of(rows, count, evens + first * size, last, size, half, largest, at, like)
+        b = near_total_of(rows, count, odds + first * size, more, size, half, largest, raised(at, 1), like)
         store(row, 2 * first, -1, low_pairs(a, b), like)
         store(row, 2 * first + L, -1, high_pairs(a, b), like)
 

@@ -118,13 +118,19 @@ class _Noisy(Exact):
         return self.off(super().tanh(a), np.full(self._exact(a).shape, FUNCTION * self.r.unit))
 
     def relu(self, terms: list[tuple[Any, Any]], *biases: Float64) -> tuple[Any, Any]:
-        """Where a sum is as small as its error, which side of 0 it falls on is left to chance."""
+        """Where a sum is as small as its error, which side of 0 it falls on is left to chance, but not to that of all samples."""
         k, size = self._size(terms, biases)
         h, slope = super().relu(terms, *biases)
         error = 4 * (self.r.gamma(k) + self.r.store) * size
         near = np.abs(Exact.affine(self, terms, *biases)) <= np.tile(error, (1 + self.samples, 1))
         near[: self.images] = False
-        return h, np.where(near & (h == h), self.rng.integers(0, 2, slope.shape), slope)
+        found = np.where(near & (h == h), self.rng.integers(0, 2, slope.shape), slope)
+        runs, close = (v.reshape(1 + self.samples, self.images, -1) for v in (found, near))
+        blind = (runs == runs[0]).all(
+            axis=0
+        )  # one of 64 where six samples are drawn: none would show what the other side gives
+        runs[1::2] = np.where(blind & close[1::2], 1 - runs[0], runs[1::2])
+        return h, found
 
     def stored(self, a: Any) -> Any:
         kept = self._exact(a)

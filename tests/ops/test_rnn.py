@@ -345,6 +345,17 @@ def test_the_bound_of_one_hidden_unit_is_what_many_samples_give(monkeypatch):
             assert (some > 0.9 * all_of_them).all()
 
 
+def test_either_side_of_a_kink_is_in_the_bound():
+    """Of sums that are 0 but for rounding all six samples fell on the exact one's side in one of 64: the bound knew no other."""
+    from numbadnn.reference import rnn_bounds
+
+    units, images, samples = 60, 10, 6
+    noisy = rnn_bounds._Noisy(rnn_bounds._Rounding(unit=2.0**-24, store=2.0**-11), samples, images)
+    terms = [(np.full(((1 + samples) * images, 1), 1e-9), np.ones((units, 1)))]
+    runs = noisy.relu(terms, np.ones(units), -np.ones(units))[1].reshape(1 + samples, images, units)
+    assert (runs[1:] != runs[0]).any(axis=0).all()
+
+
 @pytest.mark.parametrize("mode", ["rnn_relu", "lstm", "gru"])
 def test_the_first_run_of_the_bounds_is_the_exact_one(mode, monkeypatch):
     """The samples lie beside it in one batch, and only they are noisy: each of them is off."""

@@ -6,7 +6,8 @@ An entry's ``effect`` says what follows:
 * "avoided": a call is wrong on some data, such as a channel of one value. It runs where somebody names cuDNN, which is recorded.
 * "normwise": its error keeps the bound of its arithmetic, but not each element's. The option ``accuracy`` decides.
 
-``knobs`` are the settings of an engine that have it, where others of that engine are right: kind of knob -> its values.
+Of "refused" every engine is meant where no ``engine`` is named. ``knobs`` are the settings of an engine that have it, where
+others of that engine are right: kind of knob -> its values.
 ``data`` is the kind of data that shows it (``numbadnn validate edge``). An entry holds from the version ``since`` on, up to but
 not including ``below`` where a run has shown that a release is free of it.
 """
@@ -25,13 +26,13 @@ EFFECTS = ("refused", "avoided", "normwise")
 
 @dataclass(frozen=True)
 class Erratum:
-    """One fault; ``where``: attribute of the problem (or dtype) -> the values that it has there."""
+    """One fault; ``where``: attribute of the problem (or of its output: dtype, layout) -> the values that it has there."""
 
     id: str
     effect: str
     impl: str
     ops: list[str]
-    where: dict[str, list[str]]
+    where: dict[str, list[Any]]
     since: int
     seen: str
     says: str
@@ -48,7 +49,7 @@ class Erratum:
         """What it is about, in one line."""
         engine = "" if self.engine is None else f" engine {self.engine}"
         engine += "".join(f" knob {kind}={','.join(map(str, values))}" for kind, values in self.knobs.items())
-        where = " ".join(f"{name}={','.join(values)}" for name, values in self.where.items())
+        where = " ".join(f"{name}={','.join(map(str, values))}" for name, values in self.where.items())
         return " ".join(filter(None, [self.impl + engine, ",".join(self.ops), where]))
 
     def holds(self, version: int) -> bool:
@@ -57,10 +58,15 @@ class Erratum:
     def means(self, impl: str, problem: Any, engine: int | None, knobs: dict[int, int]) -> bool:
         if any(knobs.get(int(kind)) not in values for kind, values in self.knobs.items()):
             return False
-        if self.impl != impl or self.engine != engine or (self.ops and problem.op not in self.ops):
+        if self.impl != impl or self.engine not in (None, engine) or (self.ops and problem.op not in self.ops):
             return False
-        values = {name: problem.output.dtype if name == "dtype" else getattr(problem, name) for name in self.where}
-        return all(values[name] in wanted for name, wanted in self.where.items())
+        return all(_value(problem, name) in wanted for name, wanted in self.where.items())
+
+
+def _value(problem: Any, name: str) -> Any:
+    """As JSON holds it."""
+    value = getattr(problem.output if name in ("dtype", "layout") else problem, name)
+    return [list(v) if isinstance(v, tuple) else v for v in value] if isinstance(value, tuple) else value
 
 
 @functools.cache

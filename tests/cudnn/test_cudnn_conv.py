@@ -269,8 +269,8 @@ def test_16_bit_beta_is_refused_because_it_rounds_twice(fake, dtype):
 def test_an_engine_measured_wrong_is_refused_with_the_evidence(fake):
     """Of the shipped errata, for the versions that have it."""
     ops = {"forward": "conv2d", "grad_inputs": "conv2d_grad_wrt_inputs", "grad_weights": "conv2d_grad_wrt_weights"}
-    known = [e for e in shipped_errata.entries() if e.effect == "refused"]
-    assert len(known) >= 6
+    known = [e for e in shipped_errata.entries() if e.effect == "refused" and e.engine is not None]
+    assert len(known) >= 10
     for entry in known:
         (direction,), dtypes = entry.where["direction"], entry.where["dtype"]
         knobs = {int(kind): values[0] for kind, values in entry.knobs.items()}
@@ -299,6 +299,32 @@ def test_an_engine_wrong_in_one_setting_runs_in_another(fake, dtype, number, op,
     assert chosen.facts["knobs"][25] == {0: 1, 1: 2, 2: 0}[len(refused)]
     with pytest.raises(NotSupportedError, match=f"engine-{number}") if refused else contextlib.nullcontext():
         conv.plan(problem_of(op, dtype), policy, {"form": listed[0]["form"], "engine": number, "knobs": {25: 1}})
+
+
+@pytest.mark.parametrize("layout, padding", [("", 0), ("", 1), ("nhwc", 0)])
+def test_a_whole_gradient_of_nchw_images_in_halves_turns_the_filter(fake, layout, padding):
+    """Whichever engine convolves there without padding was up to 27 times over the bound; the turned filter is another form."""
+    fake.engines = [engine(1)]
+    specs = [
+        Spec.of("float16", shape, layout)
+        for shape in ((2, 4, 9, 8), (6, 4, 3, 3), (2, 6, 7 + 2 * padding, 6 + 2 * padding))
+    ]
+    pairs = ((padding, padding),) * 2
+    listed = conv.options(problem_of("conv2d_grad_wrt_inputs", "float16", pairs, specs=specs, flip=True), GPU)
+    refused = {o["form"] for o in listed if "nchw-convolution-of-the-whole-gradient" in o["refusal"]}
+    assert refused == ({"nchw"} if (layout, padding) == ("", 0) else set())
+    chosen = conv.plan(problem_of("conv2d_grad_wrt_inputs", "float16", pairs, specs=specs, flip=True), GPU, None)
+    assert chosen.facts["form"] == {("", 0): "nchw-turned", ("", 1): "nchw", ("nhwc", 0): "nhwc"}[layout, padding]
+
+
+@pytest.mark.parametrize("dtype, channels, groups, size, taken", [
+    ("float16", 12, 3, 1, False), ("bfloat16", 12, 3, 1, False), ("float32", 12, 3, 1, True),
+    ("float16", 24, 3, 1, True), ("float16", 12, 1, 1, True), ("float16", 12, 3, 2, True),
+])  # fmt: skip
+def test_nothing_is_written_past_one_pixel_of_odd_groups(dtype, channels, groups, size, taken):
+    shapes = (1, channels, 2 + size, 2 + size), (channels, channels // groups, 3, 3), (1, channels, size, size)
+    problem = ConvProblem("conv2d", *(Spec.of(dtype, s) for s in shapes), ((0, 0), (0, 0)), groups=groups)
+    assert ("past one pixel" in conv.supports(problem, GPU)) != taken
 
 
 def test_a_plan_used_under_capture_is_kept_for_good(fake):

@@ -28,7 +28,19 @@ def static_refusal(problem: ConvProblem, policy: Policy) -> str:
         return f"cuDNN rounds the convolution to {dtype} before it adds beta * out, which rounds twice"
     if policy.determinism not in ("run_to_run", "not_guaranteed"):
         return f"cuDNN guarantees run_to_run at best, the option determinism asks for {policy.determinism}"
-    return uncountable(problem)
+    return overrun(problem) or uncountable(problem)
+
+
+def overrun(problem: ConvProblem) -> str:
+    """Why an output might be written past its end ("" = it is not).
+
+    cuDNN 9.19 did so once on an H200, of a pixel of 12 float16 channels in 3 groups. Its vectors have 8 of them.
+    """
+    output = getattr(problem, problem.output_name)
+    if problem.groups == 1 or output.itemsize != 2 or any(n > 1 for n in output.shape[2:]):
+        return ""
+    each = output.shape[1] // (1 if problem.output_name == "w" else problem.groups)
+    return f"cuDNN may write past one pixel of groups of {each} 16-bit channels, no multiple of 8" if each % 8 else ""
 
 
 def running(direct: Callable[..., None]) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from numbadnn import config
 from numbadnn.arrays import torch_
 from numbadnn.call.launch import thread
 from numbadnn.torch.arguments import plain
-from numbadnn.torch.ready import Launch, Seen, keep, last_launch, note
+from numbadnn.torch.ready import Launch, Seen, keep, last_launch, note, room
 
 _using = config._using.get
 #: what the dispatcher calls -> the operator
@@ -64,7 +64,7 @@ class Operator:
             if alike(*given):
                 if known is not None and (result := known(given)) is not None:
                     return result if self.after is None else self.after(result, *tensors)
-                break
+                return (self.kernel if _alone(tensors) else self.op)(*tensors, *how)  # nothing new to keep
         if not _alone(tensors):
             return self.op(*tensors, *how)
         result = self.kernel(*tensors, *how)
@@ -210,7 +210,7 @@ def called(operator: Operator, tensors: tuple[Any, ...], found: Seen) -> Any:
 
 def noted(operator: Operator, who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...], how: tuple[Any, ...]) -> None:
     """``note`` a call just made of the operator on these tensors, where nothing of PyTorch's looked on."""
-    if not _followed() and _alone(tensors) and plain(given) is given:
+    if not _followed() and _alone(tensors) and room(who, given, tensors) and plain(given) is given:
         note(who, given, tensors, how, operator.launch_of(tensors, how))
 
 

@@ -65,6 +65,16 @@ def seen(who: Any, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Seen | N
     return None
 
 
+def room(who: Any, given: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Whether ``note`` may keep such a call: to find out what it keeps takes longer, in each call that is not kept."""
+    if _guards is None or any([t.data_ptr() & 15 for t in tensors]):
+        return False
+    try:
+        return len(thread.ready.get(_key(who, given, tensors), ())) < MOST
+    except (ValueError, TypeError):
+        return False
+
+
 def note(
     who: Any, given: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], how: tuple[Any, ...], launch: Launch | None
 ) -> None:

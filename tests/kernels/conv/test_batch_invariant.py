@@ -39,7 +39,7 @@ LAYERS = {
     "x={t}:1x64x40x1:nhwc w={t}:256x64x5x1 pad=2,2,0,0 stride=2,1": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x128x14x14 w={t}:128x64x3x3 pad=2,2,2,2 dilation=2,2 groups=2": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x3x224x224 w={t}:768x3x16x16 stride=16,16 flip=0": ("patches", "patches"),
-    "x={t}:1x3x112x112 w={t}:96x3x4x4 stride=4,4": ("implicit_tiles", "patches"),
+    "x={t}:1x3x112x112 w={t}:96x3x4x4 stride=4,4": ("implicit_tiles", "implicit_gemm"),
     "x={t}:1x3x112x112 w={t}:64x3x7x7 pad=3,3,3,3 stride=2,2": ("implicit_tiles", "first_layer"),
     "x={t}:1x96x28x28 w={t}:96x1x7x7 pad=3,3,3,3 groups=96": ("depthwise", "depthwise"),
     "x={t}:1x512x1x100 w={t}:512x1x1x31 pad=0,0,15,15 groups=512": ("depthwise", "depthwise"),

@@ -142,6 +142,7 @@ DETAIL = (
     Group("dropout", EPYC, ("memory_cpu",), named("dropout")),
     Group("recurrent networks", EPYC, ("rnn_cpu",), against="passes"),
     Group("one large filter, against SciPy's `fftconvolve`", EPYC, ("large_filters_cpu",), against="vs scipy"),
+    Group("one large filter, against SciPy's `fftconvolve`", XEON, ("large_filters_cpu",), against="vs scipy"),
     Group("one core: ResNet-50, some layers", EPYC, ("conv_one_core",)),
     Group("one core: LSTM, batches of 1 to 64, forward and backward", EPYC, ("rnn_one_core",), named("lstm"), "passes"),
     Group("one core: GRU, batches of 1 to 64, forward and backward", EPYC, ("rnn_one_core",), named("gru"), "passes"),
@@ -155,6 +156,9 @@ DETAIL = (
     Group("one core: batch norm, training and gradient", EPYC, ("memory_one_core",),
           lambda row: row["case"].startswith("batch_normalization_train")),
     Group("one core: batch norm, inference", EPYC, ("memory_one_core",), named("batch_normalization_test")),
+    Group("one core: LSTM, batches of 1 to 64, forward and backward", XEON, ("rnn_one_core",), named("lstm"), "passes"),
+    Group("one core: GRU, batches of 1 to 64, forward and backward", XEON, ("rnn_one_core",), named("gru"), "passes"),
+    Group("one core: softmax and gradient", XEON, ("memory_one_core",), named("softmax", "softmax_grad")),
 )  # fmt: skip
 
 #: Numba's kernels alone against the fastest plan of cuDNN, both after `tune`
@@ -215,7 +219,7 @@ def busy() -> list[str]:
         "| call | on | one thread, ms | beside a busy processor, ms | the ratio | PyTorch's, ms | the ratio |",
         "|---|---|---|---|---|---|---|",
     ]
-    for machine in (EPYC,):
+    for machine in (EPYC, XEON):
         for row in rows_of(machine, "busy_cpu"):
             ours, theirs = (f"{row[k + 'busy']:.2f} | {row[k + 'busy/one']:.2f}" for k in ("", "torch "))
             lines.append(f"| {row['case']} | {MACHINES[machine]} | {row['one']:.2f} | {ours} | {theirs} |")

@@ -104,8 +104,9 @@ def _check_bias(bias: Any, shape: tuple[Any, ...], input: Any) -> None:
     if bias is None:
         return
     tensor("bias", bias, input)
-    if tuple(bias.shape) not in (shape[:1], shape):
-        raise ValueError(f"bias: expected shape {shape[:1]} or {shape}, got {tuple(bias.shape)}")
+    given = tuple(bias.shape)  # compared one by one: Dynamo finds no shape of symbols in a tuple of shapes
+    if given != shape[:1] and given != shape:
+        raise ValueError(f"bias: expected shape {shape[:1]} or {shape}, got {given}")
 
 
 def _geometry(given: Any, input: Any, weight: Any, bias: Any) -> tuple[Any, ...]:

@@ -97,6 +97,14 @@ def test_a_compiled_network_trains_as_the_eager_one(backend: str) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_locally_connected_layers_of_two_sizes_compile_in_one_process() -> None:
+    """Dynamo makes the sizes of the second symbols; its bias was refused, as no shape of symbols lies in a tuple of shapes."""
+    torch._dynamo.reset()
+    for size in (6, 8):
+        layer, x = nt.nn.LocallyConnected2d(2, 3, input_size=size, kernel_size=3), torch.randn(2, 2, size, size)
+        assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), layer(x))
+
+
 def test_options_are_part_of_the_graph() -> None:
     x, w = torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3)
     compiled = torch.compile(nt.conv2d, fullgraph=True, backend="aot_eager")

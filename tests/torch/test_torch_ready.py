@@ -16,7 +16,14 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import numbadnn  # noqa: E402
 import numbadnn.torch as nt  # noqa: E402
+from numbadnn.call.planning import thread  # noqa: E402
 from numbadnn.torch.library import OPERATORS  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    """Other tests call the same functions on tensors like these."""
+    thread.ready.clear()
 
 
 @contextmanager

@@ -52,6 +52,8 @@ def begun(folder: Path, *words: str) -> subprocess.Popen[str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="the system has no locks of files")
 @pytest.mark.parametrize("how", ["one by one", "together"])
 def test_a_kernel_is_compiled_by_one_process(how: str, tmp_path: Path) -> None:
+    if how == "together":  # which reads numba-cuda's options
+        pytest.importorskip("numba_cuda", reason="numba-cuda is not installed")
     processes = [begun(tmp_path, how, *names) for names in (("a 1", "b 2"), ("b 2", "a 1"))]
     for process in processes:
         assert process.stdout and process.stdout.readline() == "ready\n"

@@ -156,6 +156,13 @@ def test_few_tiles_of_few_terms_are_split() -> None:
         assert splits >= 15 and -(-product.terms // k) // splits >= model.FEW_BLOCKS
 
 
+def times_measured(name: str, text: str, measured_us: float) -> float:
+    """How many times what was measured an implementation's own estimate is."""
+    problem = parse(text)
+    impl = next(i for i in implementations(problem.op) if i.name == name)
+    return impl.rank(problem) / measured_us
+
+
 def test_an_implicit_product_copies_odd_planes_slowly_and_takes_few_pixels_of_few_channels_quickly() -> None:
     """Of what an H200 took: it said 43, 418 and 47."""
     for text, measured_us in {
@@ -163,9 +170,7 @@ def test_an_implicit_product_copies_odd_planes_slowly_and_takes_few_pixels_of_fe
         "conv2d x=float16:32x96x1x2425 w=float16:872x96x1x9 dilation=1,2 pad=0,0,8,8": 627,
         "conv2d x=bfloat16:1x1x48x48 w=bfloat16:64x1x5x5": 26,
     }.items():
-        problem = parse(text)
-        impl = next(i for i in implementations(problem.op) if i.name == "numba.implicit_gemm")
-        assert 1 / 1.35 < impl.rank(problem) / measured_us < 1.35, text
+        assert 1 / 1.35 < times_measured("numba.implicit_gemm", text, measured_us) < 1.35, text
 
 
 def test_direct_waits_for_scattered_filters() -> None:
@@ -174,9 +179,7 @@ def test_direct_waits_for_scattered_filters() -> None:
         "conv2d x=float32:2x192x16x16:nhwc w=float32:376x192x2x2:nhwc stride=2,2": 222,
         "conv2d x=float32:4x192x16x16:nhwc w=float32:176x192x4x4:nhwc stride=4,4": 431,
     }.items():
-        problem = parse(text)
-        impl = next(i for i in implementations(problem.op) if i.name == "numba.direct")
-        assert 1 / 2.2 < impl.rank(problem) / measured_us < 1.3, text
+        assert 1 / 2.2 < times_measured("numba.direct", text, measured_us) < 1.3, text
 
 
 def test_few_groups_run_on_an_engine_that_was_made_for_groups() -> None:
@@ -254,9 +257,7 @@ def test_what_cudnn_is_slow_at_is_estimated_as_slow() -> None:
         "conv3d_grad_wrt_weights x=float16:2x64x32x32x32:nhwc w=float16:128x64x3x3x3:nhwc pad=1,1,1,1,1,1": 57.6,
         "conv3d_grad_wrt_weights x=float16:2x32x64x64x64 w=float16:64x32x3x3x3 pad=1,1,1,1,1,1": 423.5,
     }.items():
-        problem = parse(text)
-        impl = next(i for i in implementations(problem.op) if i.name == "cudnn.graph")
-        assert 1 / 1.3 < impl.rank(problem) / measured_us < 1.3, text
+        assert 1 / 1.3 < times_measured("cudnn.graph", text, measured_us) < 1.3, text
 
 
 def test_what_waits_and_what_is_ragged_is_estimated_as_slow() -> None:
@@ -281,9 +282,7 @@ def test_what_waits_and_what_is_ragged_is_estimated_as_slow() -> None:
             47.8,
         ),
     ):
-        problem = parse(text)
-        impl = next(i for i in implementations(problem.op) if i.name == name)
-        assert 1 / 1.35 < impl.rank(problem) / measured_us < 1.35, text
+        assert 1 / 1.35 < times_measured(name, text, measured_us) < 1.35, text
 
 
 def test_of_small_networks_cudnns_estimate_knows_what_tf32_admits() -> None:

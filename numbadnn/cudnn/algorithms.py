@@ -22,7 +22,7 @@ from numbadnn.cudnn import lib
 from numbadnn.cudnn._conv_calls import FORWARD, Call, call_of, convolution, filters, ranked, workspace_bytes
 from numbadnn.cudnn._enums import DATA_TYPE, DataType, MathType
 from numbadnn.cudnn._tensors import scalars, tensor
-from numbadnn.cudnn.graph.forms import BUFFER_ALIGNMENT, Form, forms, uncountable
+from numbadnn.cudnn.graph.forms import Form, forms, uncountable
 from numbadnn.errors import BackendUnavailableError, CudnnError, DeterminismError, NotSupportedError
 from numbadnn.problem import Policy
 from numbadnn.registry import SEQUENCE, TRANSFORMS, Executable
@@ -224,7 +224,7 @@ def _algorithms(
 
 def plan(problem: Any, policy: Policy, config: Any) -> Executable:
     """Descriptors, scalars and table, bound into one callable; ``time_*`` lets cuDNN run its algorithms here."""
-    from numbadnn.cudnn.graph.around import running, with_copies
+    from numbadnn.cudnn.graph.around import running, surrounded
     from numbadnn.host.bounded import MAX_CHOICES, remember
 
     timed = policy.algo.startswith("time_")
@@ -238,16 +238,15 @@ def plan(problem: Any, policy: Policy, config: Any) -> Executable:
             ready = _find(problem, policy, timed)
     call, form = call_of(problem.op), ready.form
     issue = _issue(problem, policy.device, ready)
-    direct = with_copies(form, issue, ready.workspace, policy.device) if form.buffers else issue
+    direct, nbytes = surrounded(form, issue, ready.workspace, policy.device)
     name = next((n for n, a in call.algorithms.items() if a == ready.algorithm), str(ready.algorithm))
     facts = {
         "form": form.name, "algorithm": name, "number": ready.algorithm, "math": ready.math.name, "copies": form.copies,
         "cudnn": lib.load().version,
     }  # fmt: skip
-    aligned = -(-ready.workspace // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
     return Executable(
         run=running(direct),
-        workspace_bytes=aligned + form.buffer_bytes if form.buffers else ready.workspace,
+        workspace_bytes=nbytes,
         arithmetic=_arithmetic(problem, policy, name, ready.math),
         determinism="run_to_run" if ready.algorithm in call.deterministic else "not_guaranteed",
         facts=facts,

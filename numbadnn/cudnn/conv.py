@@ -17,7 +17,7 @@ from typing import Any
 from numbadnn.cudnn import lib
 from numbadnn.cudnn.graph import estimate as _estimate
 from numbadnn.cudnn.graph import space as _space
-from numbadnn.cudnn.graph.around import aligned, running, static_refusal, with_copies
+from numbadnn.cudnn.graph.around import running, static_refusal, surrounded
 from numbadnn.cudnn.graph.forms import Form, forms
 from numbadnn.errors import BackendUnavailableError, CudnnError, NotSupportedError
 from numbadnn.problem import Policy
@@ -147,11 +147,11 @@ def executable(problem: ConvProblem, policy: Policy, prepared: _Prepared) -> Exe
 
     form, candidate = prepared.form, prepared.candidate
     issue = _engine_call(problem, policy.device, prepared)
-    direct = with_copies(form, issue, candidate.workspace, policy.device) if form.buffers else issue
+    direct, nbytes = surrounded(form, issue, candidate.workspace, policy.device)
     facts = {"form": form.name, **candidate.facts(), "copies": form.copies, "cudnn": prepared.library.version}
     return Executable(
         run=running(direct),
-        workspace_bytes=aligned(candidate.workspace) + form.buffer_bytes if form.buffers else candidate.workspace,
+        workspace_bytes=nbytes,
         arithmetic=arithmetic(candidate, problem),
         determinism="not_guaranteed" if "NONDETERMINISTIC" in candidate.notes else "run_to_run",
         facts=facts,

@@ -56,6 +56,15 @@ def aligned(n: int) -> int:
     return -(-n // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
 
 
+def surrounded(
+    form: Form, issue: Callable[..., None], engine_bytes: int, device: int
+) -> tuple[Callable[..., None], int]:
+    """A plan's ``direct`` and the bytes of its workspace: ``issue`` alone, or between the copies of its form."""
+    if not form.buffers:
+        return issue, engine_bytes
+    return with_copies(form, issue, engine_bytes, device), aligned(engine_bytes) + form.buffer_bytes
+
+
 def with_copies(form: Form, issue: Callable[..., None], engine_bytes: int, device: int) -> Callable[..., None]:
     """``issue`` between copies in and the copy out; in the workspace are the engine's own first, then the buffers."""
     from numbadnn.kernels.copies.copy import plan_copy

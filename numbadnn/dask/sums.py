@@ -138,9 +138,8 @@ def merge(a: tuple[int, Any, Any], b: tuple[int, Any, Any]) -> tuple[int, Any, A
     with np.errstate(all="ignore"):
         apart, share = other - mean, m / (n + m)
         merged = mean + apart * share
-        merged = np.where(
-            np.isfinite(merged), merged, mean * (n / (n + m)) + other * share
-        )  # two infinities apart are NaN
+        weighted = mean * (n / (n + m)) + other * share  # where two infinities apart are NaN
+        merged = np.where(np.isfinite(merged), merged, weighted)
         return n + m, merged, squares + others + apart * apart * (n * m / (n + m))
 
 

@@ -153,8 +153,7 @@ class Train(Function):
     def backward(ctx: Any, g: Any, *_: Any) -> Any:
         if g is None:
             return (None,) * 6
-        x, w, mean, invstd = saved(ctx)
-        return *compute(TRAIN_GRAD, (x, g, w, mean, invstd), ctx.how), None, None, None
+        return _trained(ctx, g)
 
 
 class TrainAlone(Function):
@@ -169,8 +168,13 @@ class TrainAlone(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        x, w, mean, invstd = saved(ctx)
-        return *compute(TRAIN_GRAD, (x, g, w, mean, invstd), ctx.how), None, None, None
+        return _trained(ctx, g)
+
+
+def _trained(ctx: Any, g: Any) -> tuple[Any, ...]:
+    """Gradients of x, w and b; three more arguments have none."""
+    x, w, mean, invstd = saved(ctx)
+    return *compute(TRAIN_GRAD, (x, g, w, mean, invstd), ctx.how), None, None, None
 
 
 @TRAIN_GRAD.differentiated
